@@ -5,9 +5,12 @@ PYTHON ?= python3
 CACHE  ?= $(HOME)/.cache/volplane
 BESIDE ?= -n auto --maxprocesses=4 --dist=loadfile
 BASE   ?= HEAD~1
+PLAN_TESTS ?= tests/rules tests/properties tests/controllers tests/scheduler tests/sidecars \
+	tests/cloud/test_rules.py tests/cloud/test_snapshots.py $(wildcard tests/node/test_*plan*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages peers demo test lint bench bench-compare proto reference deploy lock clean
+.PHONY: help setup packages peers demo test coverage lint bench bench-compare proto reference published-schema \
+	deploy changelog lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +36,10 @@ demo: setup ## a claim and a pod, data written, the pod moved, data read back; e
 test: setup peers ## the whole test suite
 	VOLPLANE_CACHE=$(CACHE) $(BIN)/python -m pytest $(BESIDE) $(TESTS)
 
+coverage: setup ## line and branch coverage of all plan.py and rules/ (must be 100 %)
+	$(BIN)/coverage run -m pytest -q $(PLAN_TESTS)
+	$(BIN)/coverage report
+
 lint: setup ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,12 +59,18 @@ proto: setup ## generate the Python of all *.proto files
 reference: setup ## write docs/reference.md from the code
 	$(BIN)/python tools/reference.py
 
+published-schema: setup ## renew the facts in api/published_schema.json from the published schema
+	$(BIN)/python tools/published_schema.py
+
 deploy: setup ## write deploy/kubernetes from the chart
 	$(BIN)/python tools/deploy.py
 
-lock: ## pin the dependencies anew, with hashes
+changelog: setup ## collect changelog.d into CHANGELOG.md for VERSION=x.y.z
+	$(BIN)/towncrier build --yes --version $(VERSION)
+
+lock: ## pin all dependencies, with hashes
 	$(BIN)/python tools/lock.py
 
 clean: ## remove what set-up and the tools made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .coverage build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

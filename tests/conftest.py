@@ -1,4 +1,4 @@
-"""What every test stands on: coroutine tests, virtual time, peers that may be missing, and the leak check."""
+"""Hooks for all tests: coroutine tests, virtual time, missing peers, and the leak check."""
 
 from __future__ import annotations
 
@@ -16,44 +16,39 @@ import pytest
 import uvloop
 from hypothesis.internal.conjecture import providers
 
-from tests.support import failure_printer, machine, peers, second_look, vm_tests
+from tests.support import failure_printer, machine, peers, vm_tests
 from volplane.base.virtual_time_loop import VirtualLoop
 
-# The same examples in every run: a change is judged by what it changes. `VOLPLANE_EXPLORE=1` looks further.
-# A busy machine makes nothing wrong, so nobody counts its seconds.
+# Use the same examples in every run, so that a failure depends on the change only (`VOLPLANE_EXPLORE=1` uses
+# other ones). No deadline: the machine may be busy.
 hypothesis.settings.register_profile(
     "steady", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 if not os.environ.get("VOLPLANE_EXPLORE"):
     hypothesis.settings.load_profile("steady")
-    # Hypothesis mixes literals of all modules loaded so far into its examples, so they would depend on which
-    # tests ran before. There is no setting for it.
+    # Hypothesis uses literals of all imported modules in its examples, so they would depend on the order of
+    # tests. There is no setting to disable it.
     providers._get_local_constants = lambda: providers._local_constants
 
-# Peers that come with the project's own tools (aws) are found like those of the machine; those that we build
-# come last, so that the machine's kubectl stays what `kubectl` means.
+# Find peers in the virtual environment (aws), then on the machine, then among those that `make peers` built.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"], str(peers.BIN)))
 
-
-pytest_addoption = second_look.pytest_addoption
 pytest_collection_modifyitems = vm_tests.pytest_collection_modifyitems
 
-# Everything that a test makes lies below one directory, so that what is left of it can be told from what
-# others on this machine do at the same time: another run, or another worker of this one.
-PLACE = ""
+# Everything that tests create is below this directory, so that leaks can be attributed to this worker.
+TEST_DIRECTORY = ""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if runs_tests(config):
-        global PLACE
-        PLACE = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="vpt-")
-        config.option.basetemp = f"{PLACE}/pytest"
-    second_look.pytest_configure(config)
+        global TEST_DIRECTORY
+        TEST_DIRECTORY = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="vpt-")
+        config.option.basetemp = f"{TEST_DIRECTORY}/pytest"
     failure_printer.pytest_configure(config)
 
 
 def runs_tests(config: pytest.Config) -> bool:
-    """Unlike the process that only hands them out to workers."""
+    """False in the pytest-xdist process that only distributes the tests to workers."""
     return hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
 
 
@@ -79,14 +74,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _leaks() -> dict[str, list[str]]:
-    """Mounts, bound loop devices, processes and networks of this run that are still there."""
+    """Mounts, loop devices, processes and networks that this run has left."""
     table = Path("/proc/self/mountinfo").read_text().splitlines()
-    mounts = [line.split()[4] for line in table if PLACE in line]
+    mounts = [line.split()[4] for line in table if TEST_DIRECTORY in line]
     found = {
         "mounts": mounts,
-        "loop devices": machine.loop_devices(Path(PLACE)),
+        "loop devices": machine.loop_devices(Path(TEST_DIRECTORY)),
         "processes": list(_processes()),
-        "networks": machine.interfaces(Path(PLACE)),
+        "networks": machine.interfaces(Path(TEST_DIRECTORY)),
     }
     return {what: sorted(left) for what, left in found.items() if left}
 
@@ -96,20 +91,20 @@ def _processes() -> Iterator[str]:
     for place in Path("/proc").glob("[0-9]*"):
         parent = _read(place / "stat").rpartition(")")[2].split()[1:2]
         command = _read(place / "cmdline").replace("\0", " ").strip()
-        if place.name != me and (parent == [me] or PLACE in command):
+        if place.name != me and (parent == [me] or TEST_DIRECTORY in command):
             yield f"{place.name} {command}"
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace").strip()
-    except OSError:  # it went while we looked
+    except OSError:  # the process has just ended
         return ""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_leaks() -> Iterator[None]:
-    """The suite leaves the machine as it found it."""
+    """Fail the run if tests leave mounts, loop devices, processes or networks behind."""
     yield
     assert not (left := _leaks()), f"the suite leaves behind: {left}"
-    shutil.rmtree(PLACE, ignore_errors=True)
+    shutil.rmtree(TEST_DIRECTORY, ignore_errors=True)

@@ -3,6 +3,9 @@
 Machines are noisy, so two runs at different times say little. Here every round measures both trees, one right
 after the other, and the order changes from round to round. A ratio below 1 means that this tree is faster or
 smaller. The spread shows how far single rounds differ: a change within the spread is not a finding.
+
+A round that fails is reported and left out. The table is printed for the rounds that are complete, also after
+Ctrl-C; the exit code is 1 if a round failed.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
-Medians = dict[str, float]  # "(a) claim and pod until written" → median
+Medians = dict[str, float]  # "a1 ms", the first figure of measure a → median
+Names = dict[str, str]  # the same → "(a) claim and pod until written [ms]", as this tree names it
 
 
 @contextmanager
@@ -48,7 +52,8 @@ def find_python(tree: Path) -> Path:
     return tree / ".venv/bin/python"
 
 
-def measure(tree: Path, python: Path, options: Sequence[str]) -> Medians:
+def measure(tree: Path, python: Path, options: Sequence[str]) -> tuple[Medians, Names]:
+    """Run the benchmark of a tree. Raises CalledProcessError if it fails."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     before = set(tree.glob("bench-*.json"))
     command = [str(python), "-m", "tests.bench", *options]
@@ -56,22 +61,41 @@ def measure(tree: Path, python: Path, options: Sequence[str]) -> Medians:
     (report,) = set(tree.glob("bench-*.json")) - before
     figures = json.loads(report.read_text())["figures"]
     report.unlink()
-    return {f"({figure['key']}) {figure['name']} [{figure['unit']}]": figure["median"] for figure in figures}
+    medians, names = Medians(), Names()
+    for figure in figures:
+        # By its place, because names of figures change between commits.
+        number = sum(known.startswith(figure["key"]) for known in medians) + 1
+        key = f"{figure['key']}{number} {figure['unit']}"
+        medians[key] = figure["median"]
+        names[key] = f"({figure['key']}) {figure['name']} [{figure['unit']}]"
+    return medians, names
 
 
-def print_table(rounds: Sequence[tuple[Medians, Medians]]) -> None:
-    names = [name for name in rounds[0][1] if all(name in base for base, _ in rounds)]
-    width = max(map(len, names))
+def measure_round(
+    trees: Sequence[tuple[Path, Path]], options: Sequence[str], *, reverse: bool
+) -> tuple[list[Medians], Names]:
+    """The medians of each tree, in the order given, and the names of the last one's figures."""
+    found: list[Medians] = [{} for _ in trees]
+    names = Names()
+    numbers = range(len(trees))
+    for number in reversed(numbers) if reverse else numbers:
+        found[number], own = measure(*trees[number], options)
+        if number == numbers[-1]:
+            names = own
+    return found, names
+
+
+def print_table(rounds: Sequence[Sequence[Medians]], names: Names) -> None:
+    shown = [key for key in names if all(key in medians for one in rounds for medians in one)]
+    width = max((len(names[key]) for key in shown), default=0)
     print(f"{'':{width}}  {'base':>9}  {'this':>9}  {'ratio':>6}  spread of {len(rounds)} rounds")
-    for name in names:
-        base = statistics.median(base[name] for base, _ in rounds)
-        this = statistics.median(this[name] for _, this in rounds)
-        ratios = sorted(this[name] / base[name] for base, this in rounds if base[name])
+    for key in shown:
+        base = statistics.median(base[key] for base, _ in rounds)
+        this = statistics.median(this[key] for _, this in rounds)
+        ratios = sorted(this[key] / base[key] for base, this in rounds if base[key])
         if ratios:
-            middle = statistics.median(ratios)
-            print(
-                f"{name:{width}}  {base:9.2f}  {this:9.2f}  {middle:6.3f}  {ratios[0]:.3f} … {ratios[-1]:.3f}"
-            )
+            middle, spread = statistics.median(ratios), f"{ratios[0]:.3f} … {ratios[-1]:.3f}"
+            print(f"{names[key]:{width}}  {base:9.2f}  {this:9.2f}  {middle:6.3f}  {spread}")
 
 
 def main() -> None:
@@ -81,19 +105,23 @@ def main() -> None:
     chosen, options = parser.parse_known_args()
     if chosen.rounds < 1:
         parser.error("--rounds must be at least 1")
-    rounds: list[tuple[Medians, Medians]] = []
-    with check_out(chosen.base) as tree:
-        python = find_python(tree)
+    rounds: list[list[Medians]] = []
+    names = Names()
+    failed = 0
+    with check_out(chosen.base) as tree, suppress(KeyboardInterrupt):
+        trees = [(tree, find_python(tree)), (HERE, Path(sys.executable))]
         for number in range(chosen.rounds):
             print(f"round {number + 1} of {chosen.rounds}", file=sys.stderr, flush=True)
-            if number % 2:
-                this = measure(HERE, Path(sys.executable), options)
-                base = measure(tree, python, options)
+            try:
+                medians, names = measure_round(trees, options, reverse=bool(number % 2))
+            except subprocess.CalledProcessError as error:
+                failed += 1
+                print(f"round {number + 1} failed and is left out: {error}", file=sys.stderr, flush=True)
             else:
-                base = measure(tree, python, options)
-                this = measure(HERE, Path(sys.executable), options)
-            rounds.append((base, this))
-    print_table(rounds)
+                rounds.append(medians)
+    if rounds:
+        print_table(rounds, names)
+    sys.exit(1 if failed or not rounds else 0)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Write deploy/kubernetes/ from the chart: the same objects for who has no Helm.
+"""Write deploy/kubernetes/ from the chart: the same objects without Helm.
 
     python tools/deploy.py
 
-The chart's templates keep to a small part of Helm's language (values, `if`, `with`, `toYaml`, `nindent`,
-`quote`, `default`), which is rendered here with the chart's own values; what is outside of it is an error. A
-test compares the outcome with what Helm itself makes of the chart, where there is a Helm.
+The chart's templates use a small part of Helm's language (values, `if`, `with`, `toYaml`, `nindent`, `quote`,
+`default`), which is rendered here with the chart's default values; anything else is an error. If Helm is
+installed, a test compares the result with Helm's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEAD = "# From the chart in deploy/helm/volplane-csi, by `make deploy`.\n"
 
 
 class UnsupportedTemplate(Exception):
-    """Something in a template that this does not know."""
+    """A template uses something that this renderer does not support."""
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def files() -> dict[Path, str]:
-    """Everything that is derived, by its place."""
+    """All generated files, by path."""
     definitions = CRDS.read_text()
     found = {CHART / "crds" / "snapshots.yaml": definitions, OUTPUT / "crds.yaml": HEAD + definitions}
     for template in sorted((CHART / "templates").glob("*.yaml")):
@@ -50,7 +50,7 @@ def files() -> dict[Path, str]:
 
 
 def objects(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """What the chart installs, without the definitions."""
+    """The objects of the chart, without CustomResourceDefinitions."""
     texts = [render(t.read_text(), values) for t in sorted((CHART / "templates").glob("*.yaml"))]
     return [o for text in texts for o in yaml.safe_load_all(text) if o]
 
@@ -75,7 +75,7 @@ def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(template: str) -> Iterator[tuple[str, str]]:
-    """(text, code) pairs; the text before a tag that trims has lost its space at the end."""
+    """Split a template into (text, code) pairs; a `{{-` tag trims the text before it."""
     place = 0
     for tag in re.finditer(r"\{\{(-?)\s*(.*?)\s*(-?)\}\}", template):
         if tag[3]:
@@ -89,7 +89,7 @@ def _parts(template: str) -> Iterator[tuple[str, str]]:
 def _block(
     parts: list[tuple[str, str]], scope: dict[str, Any], dot: Any
 ) -> tuple[str, list[tuple[str, str]]]:
-    """The text up to the `end` of this block, and what comes after it."""
+    """Render up to the `end` of this block; returns the text and the remaining parts."""
     found = ""
     while parts:
         text, code = parts.pop(0)

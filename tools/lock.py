@@ -1,6 +1,6 @@
 """Write requirements.lock: every dependency of project and tools, with versions and hashes, no addresses.
 
-And deploy/requirements.lock: the part of it that an image needs, to run the project and to install it.
+Also write deploy/requirements.lock: the part of it that an image needs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def image_lock(wanted: list[str]) -> str:
-    """The entries of the whole lock for these and all that they need, by what is installed here."""
+    """The entries of the lock for these packages and their dependencies, as installed here."""
     entries = parse_lock(WHOLE.read_text())
     needed: set[str] = set()
     left = [canonicalize_name(Requirement(text).name) for text in (*wanted, *BUILD)]
@@ -62,7 +62,7 @@ def parse_lock(text: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--image"]:  # only that part, from the lock as it is
+    if sys.argv[1:] == ["--image"]:  # only deploy/requirements.lock, from the existing lock
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())
         IMAGE.write_text(image_lock(project["project"]["dependencies"]))
     else:

@@ -1,13 +1,12 @@
-"""Builds the upstream programs that the tests run against, and keeps manifests, outside the repository.
+"""Build the upstream programs that the tests run against, and store manifests, outside the repository.
 
     python tools/peers.py [--cache DIR] [name … | all]
 
-Each is built from the source that the Go module proxy serves, checked against Go's checksum database, or
-installed from PyPI's packages, checked against a lock with hashes, into
-`DIR/peers/<name>-<version>`; `DIR/bin/<name>` points at it, so that a version bumped in the table below is
-built anew. A program that cannot be built leaves `<name>-<version>.failed` with the reason, which the tests
-that need it show when they skip. What upstream ships beside the program (roles, custom resource definitions)
-is kept in `DIR/peers/<name>-<version>.deploy`; of some there are only such manifests.
+Each program is built from the source of the Go module proxy, verified with Go's checksum database, or
+installed from PyPI with hashes, into `DIR/peers/<name>-<version>`. `DIR/bin/<name>` is a link to it, so that
+a new version in the table below is built again. If a build fails, `<name>-<version>.failed` has the reason,
+with which the tests that need the program are skipped. Upstream's manifests (roles, custom resource
+definitions) are stored in `DIR/peers/<name>-<version>.deploy`; some peers consist of manifests only.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class Peer(NamedTuple):
     name: str
     module: str
     version: str
-    package: str = ""  # inside the module; "" = `main` below, or no program at all
-    replace: tuple[tuple[str, str], ...] = ()  # modules whose source the module's archive does not carry
-    deploy: tuple[tuple[str, str], ...] = ()  # (module, directory) to keep: "" is the peer's own module
+    package: str = ""  # path in the module; "": use `main` below, or no program
+    replace: tuple[tuple[str, str], ...] = ()  # modules that the module's archive does not contain
+    deploy: tuple[tuple[str, str], ...] = ()  # (module, directory) of manifests; "" is the peer's own module
     main: str = ""
-    variable: str = "main.version"  # where the program keeps its version
-    staged: bool = False  # a part of Kubernetes itself, whose libraries lie beside it and are published apart
-    optional: bool = False  # built when asked for: it takes longer than every run of the tests can wait
-    lock: str = ""  # a program in Python: the packages to install it from, in a file beside this one
+    variable: str = "main.version"  # the variable with the program's version
+    staged: bool = False  # part of the Kubernetes repository, whose libraries are published separately
+    optional: bool = False  # built only on request, because it takes long
+    lock: str = ""  # for a Python program: the file with its pinned packages
 
     @property
     def is_program(self) -> bool:
@@ -128,8 +127,8 @@ PEERS = (
         optional=True,
     ),
     Peer("moto_server", "moto", "5.2.5", lock="moto.lock"),
-    # Databases as others deploy them. Later versions of the first have an image that may not write to a fresh
-    # disk, as the set names no fsGroup; later ones of the second have no database.
+    # Databases with manifests of other projects. Later versions of the first use a non-root image without
+    # fsGroup, which cannot write to a new disk; later versions of the second have no database.
     Peer("postgresql-manifests", "github.com/tektoncd/results", "v0.4.0", deploy=(("", "config"),)),
     Peer(
         "redis-manifests",
@@ -141,18 +140,18 @@ PEERS = (
 
 
 class BuildFailed(Exception):
-    """A step of a build that ended badly; its text is for the user."""
+    """A build step failed; the message is shown to the user."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the upstream programs that the tests run against.")
-    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where to keep them ({CACHE})")
-    parser.add_argument("names", nargs="*", help="only these; `all`: also those that take long")
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where to store them ({CACHE})")
+    parser.add_argument("names", nargs="*", help="build build only these; `all`: also those that take long")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - {peer.name for peer in PEERS} - {"all"}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     build_missing(options.cache, select_peers(options.names))
-    return 0  # a missing peer is judged by the tests that need it
+    return 0  # tests that need a missing peer are skipped, or fail in CI
 
 
 def select_peers(names: Sequence[str]) -> list[Peer]:
@@ -236,7 +235,7 @@ def build(cache: Path, peer: Peer) -> None:
 
 
 def _install(place: Path, peer: Peer) -> None:
-    """A program in Python, in an environment of its own. What an earlier attempt has left is thrown away."""
+    """Install a Python program in its own environment, and remove the rest of an earlier attempt."""
     shutil.rmtree(place, ignore_errors=True)
     lock = str(Path(__file__).with_name(peer.lock))
     pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", lock]
@@ -249,12 +248,12 @@ def _install(place: Path, peer: Peer) -> None:
 
 
 def _build_flags(peer: Peer) -> list[str]:
-    told = peer.version.replace("v0.", "v1.", 1)  # of a library v0.35.4 is kubectl v1.35.4 made
-    return ["-mod=mod", "-buildvcs=false", "-trimpath", "-ldflags", f"-s -w -X {peer.variable}={told}"]
+    version = peer.version.replace("v0.", "v1.", 1)  # kubectl v1.35.4 is built from libraries v0.35.4
+    return ["-mod=mod", "-buildvcs=false", "-trimpath", "-ldflags", f"-s -w -X {peer.variable}={version}"]
 
 
 def _sources(peer: Peer, place: Path) -> None:
-    """A module to build in: upstream's own, with its go.mod and go.sum, or a new one around our `main`."""
+    """Prepare a module to build in: upstream's with its go.mod and go.sum, or a new one with our `main`."""
     if peer.main:
         place.mkdir()
         (place / "main.go").write_text(peer.main)
@@ -272,21 +271,23 @@ def _sources(peer: Peer, place: Path) -> None:
     shutil.copytree(_download(f"{peer.module}@{peer.version}"), place, copy_function=shutil.copyfile)
     for directory in (place, *place.rglob("*/")):  # the module cache is read-only
         directory.chmod(0o755)
-    shutil.rmtree(place / "vendor", ignore_errors=True)  # an archive carries a vendor directory's list alone
+    shutil.rmtree(
+        place / "vendor", ignore_errors=True
+    )  # an archive contains only the list of a vendor directory
     for module, version in peer.replace:
         _go("mod", "edit", f"-replace={module}={module}@{version}", cwd=place)
 
 
 def _staged_modules(peer: Peer) -> list[str]:
-    """The libraries that its go.mod replaces by directories of its repository."""
-    told = json.loads(
+    """The libraries that go.mod replaces by directories of the repository."""
+    module = json.loads(
         _go("mod", "edit", "-json", str(_download(f"{peer.module}@{peer.version}") / "go.mod"), cwd=Path("/"))
     )
-    return [r["Old"]["Path"] for r in told["Replace"] if r["New"]["Path"].startswith("./staging/")]
+    return [r["Old"]["Path"] for r in module["Replace"] if r["New"]["Path"].startswith("./staging/")]
 
 
 def _keep_manifests(cache: Path, peer: Peer) -> None:
-    """All of them or none: whoever is interrupted leaves nothing that looks whole."""
+    """Copy all manifests, then rename: an interrupted copy leaves nothing."""
     if not peer.deploy:
         return
     with tempfile.TemporaryDirectory(prefix="manifests-", dir=cache) as place:
@@ -301,8 +302,8 @@ def _keep_manifests(cache: Path, peer: Peer) -> None:
 
 
 def _download(module: str) -> Path:
-    told = _go("mod", "download", "-json", module, cwd=Path("/"))
-    return Path(json.loads(told)["Dir"])
+    answer = _go("mod", "download", "-json", module, cwd=Path("/"))
+    return Path(json.loads(answer)["Dir"])
 
 
 def _go(*arguments: str, cwd: Path) -> str:
@@ -320,7 +321,7 @@ def _go(*arguments: str, cwd: Path) -> str:
 
 def _error_lines(stdout: str, stderr: str) -> str:
     try:
-        said = json.loads(stdout).get("Error", "")  # `go mod download -json` complains on stdout
+        said = json.loads(stdout).get("Error", "")  # `go mod download -json` reports errors on stdout
     except ValueError:
         said = ""
     lines = [
@@ -331,7 +332,7 @@ def _error_lines(stdout: str, stderr: str) -> str:
 
 @contextmanager
 def _exclusive_lock(cache: Path) -> Iterator[None]:
-    """Two runs of the tests on one machine share the cache: the second waits and finds everything built."""
+    """Lock the cache: a second run on the machine waits, and finds everything built."""
     with (cache / "peers" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,7 +1,6 @@
 """Write docs/reference.md: every verb with its flags, every kind that is served, every metric.
 
-What a person must be able to look up is taken from the code, so that it cannot be wrong; a test fails when
-the page is older than the code.
+The page is generated from the code; a test fails if it is out of date.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from volplane.apiserver.served import SERVED
+from volplane.api import kinds
 from volplane.cli import VERBS, volplane
 from volplane.cli.options import FlagOption
 
@@ -57,7 +56,7 @@ def _flag(parameter: click.Parameter) -> str:
 
 
 def _default(option: click.Option) -> str:
-    """The default as the user types it, nothing where it is empty."""
+    """The default as the user types it; empty if there is none."""
     if isinstance(option, FlagOption):
         text = "" if option.default_text == "false" else option.default_text
     else:
@@ -72,7 +71,7 @@ def _kinds() -> Iterator[str]:
     yield ""
     yield "| kind | group and version | name | short | namespaced | below it |"
     yield "|---|---|---|---|---|---|"
-    for kind in SERVED:
+    for kind in kinds.ALL:
         below = ", ".join(s.name for s in kind.subresources)
         short = ", ".join(kind.short_names)
         scope = "yes" if kind.namespaced else "no"

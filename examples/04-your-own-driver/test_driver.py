@@ -1,4 +1,4 @@
-"""Tests of the driver in a whole cluster: `pytest --csi-driver driver.yaml`, as root."""
+"""Tests of the driver in a cluster. Run as root: `pytest --csi-driver driver.yaml`"""
 
 import pytest
 
@@ -9,10 +9,10 @@ def test_a_volume_keeps_its_data_when_its_pod_moves(claim, pod):
     assert pod(data, node="worker-2").read("line") == "hello"
 
 
-def test_a_volume_is_made_once_however_often_it_is_asked_for(volplane_cluster, claim):
-    lost = volplane_cluster.cut("CreateVolume", after=True)  # the driver has made it, and nobody knows
+def test_a_retried_create_makes_one_volume(volplane_cluster, claim):
+    lost = volplane_cluster.cut("CreateVolume", after=True)  # the driver's answer is lost
     claim().wait_until_bound()
-    assert lost.reached().code == "UNAVAILABLE"
+    assert lost.wait_for_call().code == "UNAVAILABLE"
     asked = volplane_cluster.calls_to("CreateVolume")
     assert [call.code for call in asked] == ["UNAVAILABLE", "OK"]
     assert asked[0].request == asked[1].request
@@ -23,7 +23,7 @@ def test_the_driver_is_killed_at_a_call(volplane_cluster, claim, pod, rpc):
     killed = volplane_cluster.kill_at(rpc)
     data = claim()
     pod(data).write("line", "hello")
-    killed.reached()
+    killed.wait_for_call()
     assert pod(data).read("line") == "hello"
 
 
@@ -31,7 +31,7 @@ def test_a_pod_waits_for_its_volume(volplane_cluster, claim, pod):
     data = claim()
     with volplane_cluster.hold("NodePublishVolume") as held:
         waiting = pod(data, wait=False)
-        held.reached()
+        held.wait_for_call()
         assert waiting.get().status.phase == "Pending"
     waiting.wait()
 

@@ -1,4 +1,4 @@
-"""Every field of every kind, against the published schema; and the small languages inside objects."""
+"""Every field of every kind, against the published schema; quantities, selectors and names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = {"apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.ap
 
 
 @cache
-def published() -> dict[str, Any]:
+def load_published_schema() -> dict[str, Any]:
     """The swagger definitions of v1.35 as a package on the registry carries them."""
     where = (
         resources.files("kubernetes_validate")
@@ -40,7 +40,7 @@ def _differences(ours: type[Object], name: str, path: str, seen: set[str]) -> li
     if name in seen:
         return []
     seen.add(name)
-    properties = published()[name].get("properties", {})
+    properties = load_published_schema()[name].get("properties", {})
     mine = schema(ours)
     wrong = [
         f"{path}.{p} is missing" for p in properties if p not in mine and p not in ("kind", "apiVersion")
@@ -181,7 +181,7 @@ def test_field_selectors_unescape() -> None:
     assert str(parsed) == r"metadata.name=a\,b,status.phase!=Failed"
 
 
-def test_the_attachment_name_is_the_hash_that_everybody_derives() -> None:
+def test_the_attachment_name_is_the_hash_that_all_components_derive() -> None:
     assert names.attachment_name("vol-1", "hostpath.csi.k8s.io", "node-a") == (
         "csi-5a70c5de395ccad5e79daeb27c7c4f2634b675e6e1bb2a397999a016143bc9fb"
     )

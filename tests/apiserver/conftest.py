@@ -1,4 +1,4 @@
-"""The real server on the memory store over HTTPS, and a bare HTTP client that speaks to it."""
+"""The real server on the memory store over HTTPS, and a plain HTTP client for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Answer:
 
 
 class Api:
-    """What a test needs: requests, and watches as lists of events."""
+    """Requests, and watches as lists of events."""
 
     def __init__(self, server: Any, store: MemoryStore, http: web.HttpClient) -> None:
         self.server, self.store, self.http = server, store, http
@@ -97,7 +97,7 @@ StartServer = Callable[[], Any]
 
 @pytest.fixture
 def served(tmp_path: Path) -> StartServer:
-    """`async with served() as api:` - a server of its own for the test, and its admin."""
+    """`async with served() as api:` - a server for the test, and an admin client."""
 
     @asynccontextmanager
     async def start(login: str = "certificate", store: MemoryStore | None = None) -> AsyncIterator[Api]:
@@ -117,7 +117,7 @@ def served(tmp_path: Path) -> StartServer:
 def client_of(
     server: Any, login: str = "certificate", pair: CertificateFiles | None = None
 ) -> web.HttpClient:
-    """A client of the server that proves itself by certificate, by token, or not at all."""
+    """Return a client that authenticates by certificate, by token, or not at all."""
     ca = str(server.authority.pair.cert_path)
     if login == "certificate":
         admin = ("client-kubernetes-admin", "kubernetes-admin", ("system:masters",))

@@ -1,4 +1,4 @@
-"""Service accounts' tokens: asked for, used, and worthless once what they are bound to is gone."""
+"""Service account tokens: requested, used, and invalid after their bound object is deleted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def who(api: Any, token: str) -> tuple[int, Any]:
         await http.close()
 
 
-async def test_a_token_makes_its_bearer_the_account(served: Any) -> None:
+async def test_a_token_authenticates_its_service_account(served: Any) -> None:
     async with served() as api:
         path = await account(api)
         made = await api.post(path, {"spec": {}})
@@ -63,7 +63,7 @@ async def test_a_token_makes_its_bearer_the_account(served: Any) -> None:
         assert (await who(api, made.json["status"]["token"]))[0] == 401
 
 
-async def test_a_token_of_a_pod_dies_with_it(served: Any) -> None:
+async def test_a_pods_token_is_invalid_after_the_pod_is_deleted(served: Any) -> None:
     async with served() as api:
         path = await account(api)
         pod = await make_pod(api)
@@ -90,7 +90,7 @@ async def test_a_token_of_a_pod_dies_with_it(served: Any) -> None:
         ({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "other"}}, 409),
     ],
 )
-async def test_what_no_token_is_given_for(served: Any, spec: dict[str, Any], status: int) -> None:
+async def test_invalid_token_requests_are_refused(served: Any, spec: dict[str, Any], status: int) -> None:
     async with served() as api:
         path = await account(api)
         await make_pod(api)
@@ -98,7 +98,7 @@ async def test_what_no_token_is_given_for(served: Any, spec: dict[str, Any], sta
         assert (await api.post(f"{DEFAULT}/serviceaccounts/nobody/token", {"spec": {}})).status == 404
 
 
-async def test_a_token_for_others_is_no_token_for_us_and_a_forged_one_for_nobody(served: Any) -> None:
+async def test_tokens_for_other_audiences_and_forged_tokens_are_refused(served: Any) -> None:
     async with served() as api:
         path = await account(api)
         other = (await api.post(path, {"spec": {"audiences": ["vault"]}})).json["status"]["token"]

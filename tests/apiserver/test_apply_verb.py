@@ -1,4 +1,4 @@
-"""Server-side apply and the owners of fields, over HTTPS; and with the real kubectl."""
+"""Server-side apply and field ownership, over HTTPS and with the real kubectl."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ async def test_two_managers_and_one_replica_count(served: Any) -> None:
         assert owners(forced)["b", "Apply"] == {"f:spec": {"f:replicas": {}}}
 
 
-async def test_options_and_bodies_that_make_no_sense(served: Any) -> None:
+async def test_invalid_apply_options_and_bodies_are_refused(served: Any) -> None:
     async with served() as api:
-        nobody = await api.call("PATCH", f"{MAPS}/a", config(), type=APPLY)
-        assert nobody.status == 422
-        assert "fieldManager: Required value: is required for apply patch" in nobody.json["message"]
+        refused = await api.call("PATCH", f"{MAPS}/a", config(), type=APPLY)
+        assert refused.status == 422
+        assert "fieldManager: Required value: is required for apply patch" in refused.json["message"]
         strange = await api.call("PATCH", f"{MAPS}/a?force=true", {}, type="application/merge-patch+json")
         assert strange.status == 422
         assert "may not be specified for non-apply patch" in strange.json["message"]
@@ -122,7 +122,7 @@ async def test_options_and_bodies_that_make_no_sense(served: Any) -> None:
         uid = {**config(), "metadata": {"name": "a", "uid": "u"}}
         assert (await apply(api, f"{MAPS}/a", uid)).status == 409
         twice = await apply(api, f"{MAPS}/a", b'{"apiVersion":"v1","kind":"ConfigMap","kind":"ConfigMap"}')
-        assert twice.status == 400  # it has no name; the warning is told all the same
+        assert twice.status == 400  # it has no name, but the warning is sent, too
         assert any("duplicate" in w for w in twice.warnings)
 
 
@@ -140,7 +140,7 @@ async def test_yaml_dry_run_and_stale_versions(served: Any) -> None:
         assert (await apply(api, f"{MAPS}/a", current)).status == 200
 
 
-async def test_status_has_owners_of_its_own(served: Any) -> None:
+async def test_status_has_its_own_owners(served: Any) -> None:
     async with served() as api:
         await apply(api, f"{CLAIMS}/c", CLAIM, "a")
         status = {**CLAIM, "status": {"phase": "Bound"}}
@@ -153,7 +153,7 @@ async def test_status_has_owners_of_its_own(served: Any) -> None:
         assert (entry["subresource"], entry["fieldsV1"]) == ("status", {"f:status": {"f:phase": {}}})
 
 
-async def test_creating_by_apply_needs_leave_to_create(served: Any) -> None:
+async def test_creating_by_apply_needs_permission_to_create(served: Any) -> None:
     async with served() as api:
         rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]}]
         roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
@@ -167,7 +167,7 @@ async def test_creating_by_apply_needs_leave_to_create(served: Any) -> None:
                 "subjects": [{"apiGroup": group, "kind": "User", "name": "eve"}],
             },
         )
-        eve = api.server.local(RequestUser("eve"))
+        eve = api.server.in_process_transport(RequestUser("eve"))
         mine = {"metadata": {"name": "a"}, "data": {"x": "1"}}
         with pytest.raises(Forbidden, match='cannot create resource "configmaps"'):
             await eve.patch(ConfigMap, "a", "default", mine, PatchStyle.APPLY, manager="m")
@@ -281,17 +281,17 @@ async def test_a_create_begins_and_updates_move_owners(served: Any) -> None:
         assert owners(removed) == {("a", "Update"): {"f:data": {".": {}, "f:x": {}}}}
 
 
-async def test_a_manager_is_named_by_its_agent(served: Any) -> None:
+async def test_the_default_field_manager_comes_from_the_user_agent(served: Any) -> None:
     async with served() as api:
         made = await api.post(MAPS, config(x="1"), user_agent="kubectl/v1.35 (linux)")
         assert list(owners(made)) == [("kubectl", "Update")]
         changed = await api.merge(f"{MAPS}/a", {"data": {"x": "2"}})
         assert ("unknown", "Update") in owners(changed)
         empty = await api.post(MAPS, config("b"))
-        assert owners(empty) == {}  # there is nothing in it that could be owned
+        assert owners(empty) == {}  # it has no fields that can be owned
 
 
-async def test_owners_can_be_forgotten_and_are_kept_when_not_named(served: Any) -> None:
+async def test_owners_can_be_reset_and_are_kept_when_omitted(served: Any) -> None:
     async with served() as api:
         made = await api.post(f"{MAPS}?fieldManager=a", config(x="1"))
         bare = {**made.json, "metadata": {"name": "a"}, "data": {"x": "1", "y": "1"}}
@@ -332,9 +332,9 @@ async def test_scale_has_its_own_entry(served: Any) -> None:
         assert cause == 'conflict with "s" with subresource "scale" using apps/v1'
 
 
-async def test_what_is_made_in_process_has_no_owner_until_somebody_applies(served: Any) -> None:
+async def test_objects_created_in_process_have_no_owner_until_the_first_apply(served: Any) -> None:
     async with served() as api:
-        local = api.server.local()
+        local = api.server.in_process_transport()
         made = await local.create(ConfigMap(metadata=ObjectMeta(name="a"), data={"x": "1"}), "default")
         assert made.metadata.managed_fields == ()
         patch = {"data": {"x": "2"}}
@@ -369,9 +369,9 @@ class Kubectl:
         )
         async with asyncio.timeout(60):
             output, _ = await process.communicate(json.dumps(text).encode() if text else b"")
-        told = output.decode()
-        assert (process.returncode != 0) is fails, told
-        return told
+        output_text = output.decode()
+        assert (process.returncode != 0) is fails, output_text
+        return output_text
 
 
 @pytest.mark.peer("kubectl")

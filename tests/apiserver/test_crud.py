@@ -1,4 +1,4 @@
-"""Create, read, update, delete over HTTPS, as section C of the contract tells it."""
+"""Create, read, update, delete over HTTPS (section C of the contract)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_taken_name_is_refused(served: Any) -> None:
         assert deleting.json["message"].startswith("object is being deleted: ")
 
 
-async def test_nothing_is_created_in_a_namespace_that_is_not_there_or_going(served: Any) -> None:
+async def test_nothing_is_created_in_a_missing_or_terminating_namespace(served: Any) -> None:
     async with served() as api:
         missing = await api.post("/api/v1/namespaces/x/configmaps", config_map())
         assert missing.status == 404
@@ -118,7 +118,9 @@ async def test_names_are_generated(served: Any) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_created_is_told(served: Any, body: Any, code: int, message: str) -> None:
+async def test_invalid_objects_are_refused_with_the_reason(
+    served: Any, body: Any, code: int, message: str
+) -> None:
     async with served() as api:
         refused = await api.post(f"{DEFAULT}/configmaps", body)
         assert (refused.status, refused.json["message"]) == (code, message)
@@ -179,7 +181,7 @@ async def test_a_write_that_changes_nothing_is_no_event(served: Any) -> None:
             assert event["object"]["data"] == {"x": "3", "y": "2"}
 
 
-async def test_the_main_endpoint_and_status_keep_to_their_parts(served: Any) -> None:
+async def test_the_main_endpoint_and_status_write_only_their_parts(served: Any) -> None:
     async with served() as api:
         made = (
             await api.post(f"{DEFAULT}/persistentvolumeclaims", {**claim(), "status": {"phase": "Bound"}})
@@ -219,7 +221,7 @@ async def test_pods_count_generations_and_claims_do_not(served: Any) -> None:
         assert "generation" not in bound["metadata"]
 
 
-async def test_a_dry_run_does_everything_but_store(served: Any) -> None:
+async def test_a_dry_run_does_everything_except_storing(served: Any) -> None:
     async with served() as api:
         before = api.store.revision
         made = await api.post(f"{DEFAULT}/configmaps?dryRun=All", config_map())
@@ -236,7 +238,7 @@ async def test_a_dry_run_does_everything_but_store(served: Any) -> None:
         assert (await api.get(f"{DEFAULT}/configmaps/a")).status == 200
 
 
-async def test_unknown_fields_are_warned_of_or_refused(served: Any) -> None:
+async def test_unknown_fields_cause_a_warning_or_an_error(served: Any) -> None:
     async with served() as api:
         body = {**config_map(), "colour": "red"}
         warned = await api.post(f"{DEFAULT}/configmaps", body)
@@ -290,7 +292,7 @@ async def test_a_body_of_more_than_three_megabytes_is_too_large(served: Any) -> 
         assert huge.json["reason"] == "RequestEntityTooLarge"
 
 
-async def test_what_cannot_be_shown_is_not_acceptable(served: Any) -> None:
+async def test_unsupported_accept_headers_are_refused(served: Any) -> None:
     async with served() as api:
         for accept in ("application/xml", "application/cbor"):
             refused = await api.get(f"{DEFAULT}/configmaps", accept=accept)

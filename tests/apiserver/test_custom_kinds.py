@@ -1,4 +1,4 @@
-"""A kind that appears while the server runs is served by the same verbs, as plain data."""
+"""A kind that is added while the server runs is served by the same verbs, as plain data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import Any
 from volplane.api.kinds import STATUS, Kind
 
 SNAPSHOT = Kind(
-    None, "snapshot.example.com", "v1", "Snapshot", "snapshots", namespaced=True, subresources=(STATUS,)
+    None,
+    "snapshot.example.com",
+    "v1",
+    "Snapshot",
+    "snapshots",
+    subresources=(STATUS,),
+    unconditional_update=False,
+    status_metadata=False,
+    generation="counted",
 )
 PATH = "/apis/snapshot.example.com/v1/namespaces/default/snapshots"
 
@@ -21,7 +29,7 @@ def snapshot(**spec: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_custom_kind_comes_and_goes(served: Any) -> None:
+async def test_a_custom_kind_can_be_added_and_removed(served: Any) -> None:
     async with served() as api:
         registry = api.server.backend.registry
         assert (await api.get(PATH)).status == 404
@@ -33,7 +41,7 @@ async def test_a_custom_kind_comes_and_goes(served: Any) -> None:
         assert (await api.get("/apis/snapshot.example.com/v1")).status == 404
 
 
-async def test_custom_objects_keep_fields_nobody_knows(served: Any) -> None:
+async def test_custom_objects_keep_undeclared_fields(served: Any) -> None:
     async with served() as api:
         api.server.backend.registry.add(SNAPSHOT)
         start = api.store.revision

@@ -23,7 +23,7 @@ async def running_pod(api: Any, name: str = "p") -> dict[str, Any]:
     return result
 
 
-async def test_the_last_finalizer_takes_the_object_with_it(served: Any) -> None:
+async def test_removing_the_last_finalizer_removes_the_object(served: Any) -> None:
     async with served() as api:
         made = (await api.post(f"{DEFAULT}/configmaps", config_map_with_finalizer())).json
         version = made["metadata"]["resourceVersion"]
@@ -49,7 +49,7 @@ async def test_the_last_finalizer_takes_the_object_with_it(served: Any) -> None:
             assert versions == sorted(set(versions))
 
 
-async def test_some_kinds_answer_a_status_when_they_are_gone(served: Any) -> None:
+async def test_deleting_some_kinds_returns_a_status(served: Any) -> None:
     async with served() as api:
         made = (await api.post(f"{DEFAULT}/configmaps", {"metadata": {"name": "a"}})).json
         gone = await api.delete(f"{DEFAULT}/configmaps/a")
@@ -65,7 +65,7 @@ async def test_some_kinds_answer_a_status_when_they_are_gone(served: Any) -> Non
         assert (await api.delete(f"{path}/s")).json["kind"] == "StorageClass"
 
 
-async def test_a_running_pod_gets_its_grace_which_can_only_be_shortened(served: Any) -> None:
+async def test_the_grace_period_of_a_running_pod_can_only_be_shortened(served: Any) -> None:
     async with served() as api:
         made = await running_pod(api)
         first = await api.delete(f"{DEFAULT}/pods/p")
@@ -82,7 +82,7 @@ async def test_a_running_pod_gets_its_grace_which_can_only_be_shortened(served: 
         assert (await api.get(f"{DEFAULT}/pods/p")).status == 404
 
 
-async def test_a_pod_that_never_ran_goes_at_once(served: Any) -> None:
+async def test_an_unscheduled_pod_is_deleted_at_once(served: Any) -> None:
     async with served() as api:
         await api.post(f"{DEFAULT}/serviceaccounts", {"metadata": {"name": "default"}})
         spec = {"containers": [{"name": "c", "image": "busybox"}]}
@@ -112,7 +112,7 @@ async def test_preconditions_guard_a_delete(served: Any) -> None:
         ({"orphanDependents": True}, ["example.com/hold", "orphan"]),
     ],
 )
-async def test_propagation_is_written_down_as_a_finalizer(
+async def test_the_propagation_policy_is_stored_as_a_finalizer(
     served: Any, options: dict[str, Any], finalizers: list[str]
 ) -> None:
     async with served() as api:
@@ -162,7 +162,7 @@ async def test_a_namespace_waits_for_its_own_finalizers(served: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "status"), [("/api/v1/configmaps", 405), ("/api/v1/namespaces//configmaps", 404)]
 )
-async def test_nobody_deletes_across_namespaces(served: Any, path: str, status: int) -> None:
+async def test_deleting_across_namespaces_is_not_allowed(served: Any, path: str, status: int) -> None:
     async with served() as api:
         maps = "/api/v1/namespaces/default/configmaps"
         assert (await api.post(maps, {"metadata": {"name": "kept"}})).status == 201
@@ -170,7 +170,7 @@ async def test_nobody_deletes_across_namespaces(served: Any, path: str, status: 
         assert (await api.get(f"{maps}/kept")).status == 200
 
 
-async def test_who_is_refused_for_the_form_of_the_answer_has_not_deleted(served: Any) -> None:
+async def test_a_delete_with_an_unsupported_accept_header_has_no_effect(served: Any) -> None:
     async with served() as api:
         maps = "/api/v1/namespaces/default/configmaps"
         assert (await api.post(maps, {"metadata": {"name": "kept"}})).status == 201

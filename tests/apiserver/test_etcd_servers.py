@@ -1,4 +1,4 @@
-"""API servers over one etcd: what is written through one is seen through the other, and doubt is admitted."""
+"""API servers on one etcd: writes through one are visible through the other; uncertain writes get 504."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[Etcd]:
 
 
 class Process:
-    """`volplane apiserver` as an operator starts it."""
+    """A `volplane apiserver` process."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory
@@ -92,7 +92,7 @@ async def test_two_servers_show_one_cluster(server: Etcd, tmp_path: Path) -> Non
                     seen += [(c.type, c.object.data) for c in await anext(changes) if c.object]
         assert seen == [("ADDED", {"x": "1"}), ("MODIFIED", {"x": "2"}), ("DELETED", {"x": "2"})]
 
-        # What one has acknowledged, the other reads: at once, and with the same revision.
+        # The other server reads an acknowledged write at once, with the same revision.
         for n in range(20):
             made = await one.create(config(f"n{n}"))
             found = await two.get(ConfigMap, f"n{n}", "default")
@@ -105,7 +105,7 @@ async def test_two_servers_show_one_cluster(server: Etcd, tmp_path: Path) -> Non
 
 
 @pytest.mark.peer("etcd")
-async def test_a_server_killed_is_replaced_by_another_without_a_gap(server: Etcd, tmp_path: Path) -> None:
+async def test_another_server_takes_over_from_a_killed_one(server: Etcd, tmp_path: Path) -> None:
     where = f"--etcd-servers={server.url}"
     async with serving(tmp_path / "one", where) as (process, one):
         start = (await one.transport.list(ConfigMap, "default")).revision
@@ -126,11 +126,11 @@ async def test_a_server_killed_is_replaced_by_another_without_a_gap(server: Etcd
         there = {c.name for c in await two.list(ConfigMap, "default")}
         assert set(acknowledged) <= there
         async with two.transport.watch(ConfigMap, "default", revision=start) as changes:
-            told: list[str] = []
+            received: list[str] = []
             async with asyncio.timeout(20):
-                while len(told) < len(there):
-                    told += [c.object.name for c in await anext(changes) if c.object]
-        assert sorted(told) == sorted(there)
+                while len(received) < len(there):
+                    received += [c.object.name for c in await anext(changes) if c.object]
+        assert sorted(received) == sorted(there)
 
 
 @pytest.mark.peer("etcd")
@@ -162,16 +162,16 @@ async def test_etcd_is_reached_with_certificates_under_a_prefix(tmp_path: Path) 
         member.kill()
 
 
-def test_an_etcd_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_unreachable_etcd_is_reported_in_one_line(tmp_path: Path) -> None:
     command = [VOLPLANE, "apiserver", "--data-dir", str(tmp_path), "--etcd-servers=ftp://x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "'ftp://x' is no address of an etcd server" in done.stderr
+    assert "'ftp://x' is not an address of an etcd server" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 class UncertainStore(MemoryStore):
-    """Does what it is told, and does not say so."""
+    """Writes, then reports an uncertain outcome."""
 
     doubt = False
 
@@ -182,7 +182,7 @@ class UncertainStore(MemoryStore):
         return revision
 
 
-async def test_a_write_in_doubt_is_answered_504(served: Any) -> None:
+async def test_an_uncertain_write_is_answered_with_504(served: Any) -> None:
     store = UncertainStore()
     async with served(store=store) as api:
         store.doubt = True
@@ -192,11 +192,11 @@ async def test_a_write_in_doubt_is_answered_504(served: Any) -> None:
         assert "may or may not have taken effect" in answer.json["message"]
         assert (await api.get(f"{path}/a")).status == 200
         with pytest.raises(Timeout):
-            await api.server.local().create(config("b"))
+            await api.server.in_process_transport().create(config("b"))
 
 
 @pytest.mark.peer("etcd")
-async def test_a_server_without_its_etcd_says_so(
+async def test_a_server_without_etcd_is_not_ready(
     server: Etcd, tmp_path: Path, served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await EtcdStore.open([server.url])

@@ -1,4 +1,4 @@
-"""The places to die at: around every commit, named by verb and resource."""
+"""Fail points around every commit, named by verb and resource."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from volplane.api.coordination import Lease
 from volplane.api.core import ConfigMap, Event, ObjectReference, PersistentVolume, PersistentVolumeSpec
 from volplane.api.core import CSIPersistentVolumeSource
 from volplane.api.meta import DeleteOptions, ObjectMeta
-from volplane.apiserver.in_process_server import Core
+from volplane.apiserver.in_process_server import InProcessServer
 from volplane.client.transport import PatchStyle
 from volplane.store.memory import MemoryStore
 
 async def main():
-    core = await Core(MemoryStore()).start()
-    local = core.local()
+    core = await InProcessServer(MemoryStore()).start()
+    local = core.in_process_transport()
     made = await local.create(ConfigMap(metadata=ObjectMeta(name="a", namespace="default")))
     await local.patch(ConfigMap, "a", "default", {"data": {"x": "1"}}, PatchStyle.MERGE)
     await local.patch(ConfigMap, "a", "default", {"data": {"x": "1"}}, PatchStyle.MERGE)
@@ -57,7 +57,7 @@ def run(**env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_commit_has_a_place_before_and_after(tmp_path: Path) -> None:
+def test_every_commit_has_a_fail_point_before_and_after(tmp_path: Path) -> None:
     log = tmp_path / "log"
     done = run(VOLPLANE_FAILPOINT_LOG=str(log))
     assert done.stdout == "survived\n", done.stderr
@@ -74,7 +74,7 @@ def test_every_commit_has_a_place_before_and_after(tmp_path: Path) -> None:
     assert passed == [f"{place}:{when}" for place in places for when in ("before", "after")]
 
 
-def test_the_process_dies_where_it_is_told_to() -> None:
+def test_the_process_dies_at_the_armed_fail_point() -> None:
     died = run(VOLPLANE_FAILPOINT="write:patch:configmaps:before")
     assert died.returncode == -signal.SIGKILL
     assert died.stdout == ""

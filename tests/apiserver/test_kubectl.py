@@ -52,9 +52,9 @@ class Kubectl:
         )
         async with asyncio.timeout(60):
             output, _ = await process.communicate(text.encode())
-        told = output.decode()
-        assert (process.returncode != 0) is fails, told
-        return told
+        output_text = output.decode()
+        assert (process.returncode != 0) is fails, output_text
+        return output_text
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_watching_ends_with_the_condition(served: Any, kubectl_of: Any) ->
         assert "persistentvolumeclaim/c condition met" in await waiting
 
 
-async def test_mistakes_are_told_as_kubernetes_tells_them(served: Any, kubectl_of: Any) -> None:
+async def test_error_messages_are_those_of_kubernetes(served: Any, kubectl_of: Any) -> None:
     async with served() as api:
         kubectl = kubectl_of(api)
         wrong = await kubectl("apply", "-f", "-", text=CLAIM.replace("1024Mi", '"-1Gi"'), fails=True)
@@ -113,7 +113,7 @@ async def test_mistakes_are_told_as_kubernetes_tells_them(served: Any, kubectl_o
         assert "not found" in await kubectl("-n", "nowhere", "create", "-f", "-", text=CLAIM, fails=True)
 
 
-async def test_the_server_introduces_itself(served: Any, kubectl_of: Any) -> None:
+async def test_version_and_cluster_info(served: Any, kubectl_of: Any) -> None:
     async with served() as api:
         kubectl = kubectl_of(api)
         assert "Server Version: v1.35" in await kubectl("version")

@@ -1,4 +1,4 @@
-"""Lists and watches over HTTPS, as section E of the contract tells it."""
+"""Lists and watches over HTTPS (section E of the contract)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_list_at_an_exact_revision_shows_that_state(served: Any) -> None
         assert names(at_least) == ["a", "b"]
 
 
-async def test_list_options_that_make_no_sense_are_refused(served: Any) -> None:
+async def test_invalid_list_options_are_refused(served: Any) -> None:
     async with served() as api:
         for query in (
             "resourceVersionMatch=Exact",
@@ -111,7 +111,7 @@ async def test_list_options_that_make_no_sense_are_refused(served: Any) -> None:
         assert (await api.get(f"{MAPS}?unheard=of&timeout=32s")).status == 200
 
 
-async def test_a_watch_tells_every_change_in_order(served: Any) -> None:
+async def test_a_watch_sends_every_change_in_order(served: Any) -> None:
     async with served() as api:
         (a,) = await make(api, "a")
         async with api.watch(f"{MAPS}?resourceVersion={version(a)}") as watch:
@@ -119,15 +119,15 @@ async def test_a_watch_tells_every_change_in_order(served: Any) -> None:
             await api.merge(f"{MAPS}/a", {"data": {"x": "1"}})
             await api.delete(f"{MAPS}/a")
             events = await watch.take(3)
-        told = [(e["type"], e["object"]["metadata"]["name"]) for e in events]
-        assert told == [("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "a")]
+        received = [(e["type"], e["object"]["metadata"]["name"]) for e in events]
+        assert received == [("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "a")]
         assert all(e["object"]["kind"] == "ConfigMap" and e["object"]["apiVersion"] == "v1" for e in events)
         assert events[2]["object"]["data"] == {"x": "1"}
         versions = [version(e["object"]) for e in events]
         assert versions == sorted(versions)
 
 
-async def test_a_watch_from_nowhere_begins_with_what_is_there(served: Any) -> None:
+async def test_a_watch_without_a_revision_begins_with_existing_objects(served: Any) -> None:
     async with served() as api:
         await make(api, "a", "b")
         for query in ("", "?resourceVersion=0"):
@@ -179,7 +179,7 @@ async def test_a_pod_enters_and_leaves_the_selection_of_a_watch(served: Any) -> 
         assert names(listed) == ["p"]
 
 
-async def test_a_watch_from_a_compacted_revision_is_told_so_and_ends(served: Any) -> None:
+async def test_a_watch_from_a_compacted_revision_gets_expired_and_ends(served: Any) -> None:
     async with served() as api:
         await make(api, "a", "b")
         await api.store.compact(api.store.revision)
@@ -188,7 +188,7 @@ async def test_a_watch_from_a_compacted_revision_is_told_so_and_ends(served: Any
             assert event["type"] == "ERROR"
             assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
             assert event["object"]["message"].startswith("too old resource version: 1 (")
-            assert await watch.ended()
+            assert await watch.has_ended()
 
 
 async def test_a_watch_ends_when_its_time_is_up(served: Any) -> None:
@@ -196,7 +196,7 @@ async def test_a_watch_ends_when_its_time_is_up(served: Any) -> None:
         query = f"resourceVersion={api.store.revision}&timeoutSeconds=1&allowWatchBookmarks=true"
         async with api.watch(f"{MAPS}?{query}") as watch:
             assert [(await watch.next())["type"] for _ in "12"] == ["BOOKMARK", "BOOKMARK"]
-            assert await watch.ended()
+            assert await watch.has_ended()
 
 
 async def test_a_watch_of_metadata_and_of_tables(served: Any) -> None:
@@ -214,7 +214,7 @@ async def test_a_watch_of_metadata_and_of_tables(served: Any) -> None:
         assert first["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
 
 
-async def test_every_write_of_many_writers_is_told_once_and_in_order(served: Any) -> None:
+async def test_every_write_of_many_writers_is_sent_once_and_in_order(served: Any) -> None:
     writers, each = 20, 10
     async with served() as api:
         start = api.store.revision
@@ -239,7 +239,7 @@ async def test_patches_of_many_writers_are_all_applied(served: Any) -> None:
         assert len((await api.get(f"{MAPS}/a")).json["data"]) == 20
 
 
-async def test_a_revision_that_no_store_can_have_is_a_mistake(served: Any) -> None:
+async def test_an_impossible_revision_is_a_bad_request(served: Any) -> None:
     async with served() as api:
         for version in (str(2**64), "9" * 5000):
             refused = await api.get(f"/api/v1/configmaps?resourceVersion={version}")

@@ -1,4 +1,4 @@
-"""Load: too much of one user, watchers that do not read, bodies that are too large."""
+"""Load: too many requests of one user, watchers that do not read, bodies that are too large."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from volplane.web import tls
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-async def test_a_user_with_too_many_requests_is_told_to_come_back_and_others_are_served(
+async def test_a_user_with_too_many_requests_gets_429_and_others_are_served(
     tmp_path: Path,
 ) -> None:
     store = MemoryStore()
@@ -29,31 +29,31 @@ async def test_a_user_with_too_many_requests_is_told_to_come_back_and_others_are
     try:
         for user in ("jane", "joe"):
             await grant(api, user, rule("list", "configmaps"))
-        ahead = f"{MAPS}?resourceVersion={store.revision + 1000}"  # which is waited for
+        ahead = f"{MAPS}?resourceVersion={store.revision + 1000}"  # lists wait for it
         async with person(server, "jane") as jane, person(server, "joe") as joe:
             assert (await jane.get(MAPS)).status == 200
             answers = asyncio.gather(*(jane.get(ahead) for _ in range(8)))
             await asyncio.sleep(0.5)
             assert (await joe.get(MAPS)).status == 200
             assert (await api.get(MAPS)).status == 200
-            told = await answers
-            codes = [answer.status for answer in told]
+            results = await answers
+            codes = [answer.status for answer in results]
             assert set(codes) == {429, 504}
             assert codes.count(504) >= 3
-            refused = next(answer for answer in told if answer.status == 429)
+            refused = next(answer for answer in results if answer.status == 429)
             assert refused.headers.get("retry-after") == "1"
             assert (refused.json["reason"], refused.message) == (
                 "TooManyRequests",
                 "too many requests, please try again later",
             )
-            assert (await jane.get(MAPS)).status == 200  # and when they are done, so is she
+            assert (await jane.get(MAPS)).status == 200  # after they are done she is served again
     finally:
         await http.close()
         await server.close(0)
         await store.close()
 
 
-async def test_a_watcher_that_does_not_read_is_dropped_and_told_and_others_are_not(served: Any) -> None:
+async def test_a_watcher_that_does_not_read_is_disconnected_and_others_are_not(served: Any) -> None:
     async with served(store=MemoryStore(backlog=32)) as api:
         server = api.server
         pair = server.authority.client("client-kubernetes-admin", "kubernetes-admin", ("system:masters",))
@@ -83,13 +83,13 @@ async def test_a_watcher_that_does_not_read_is_dropped_and_told_and_others_are_n
     assert (last["type"], last["object"]["code"], last["object"]["reason"]) == ("ERROR", 410, "Expired")
 
 
-async def test_watchers_that_read_late_miss_nothing_and_hear_nothing_twice(served: Any) -> None:
+async def test_slow_watchers_get_every_event_exactly_once(served: Any) -> None:
     async with served() as api, AsyncExitStack() as stack:
         watches = [await stack.enter_async_context(api.watch(MAPS)) for _ in range(6)]
-        writes, text = 30, "x" * 300_000  # far more than the buffers on the way hold
+        writes, text = 30, "x" * 300_000  # far more than all buffers hold
 
         async def read(number: int, watch: Any) -> list[int]:
-            """Some at once, some when everything has been said, some in fits."""
+            """Some read at once, some after the last event, some intermittently."""
             if number % 3 == 1:
                 await said.wait()
             versions = []
@@ -106,13 +106,13 @@ async def test_watchers_that_read_late_miss_nothing_and_hear_nothing_twice(serve
             for count in range(writes - 1):
                 assert (await api.merge(f"{MAPS}/m", {"data": {"text": f"{count}{text}"}})).status == 200
             said.set()
-        told = readers[0].result()
-        assert told == sorted(set(told))
-        assert all(reader.result() == told for reader in readers)
+        results = readers[0].result()
+        assert results == sorted(set(results))
+        assert all(reader.result() == results for reader in readers)
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes:
-    """Up to the chunk that ends the body: the connection itself is kept."""
+    """Read up to the last chunk; the connection stays open."""
     data = bytearray()
     while not data.endswith(b"\r\n0\r\n\r\n"):
         data += await reader.read(1 << 20)
@@ -129,7 +129,7 @@ def _join_chunks(data: bytes) -> bytes:
         data = data[int(size, 16) + 2 :]
 
 
-async def test_a_body_that_only_says_it_is_too_large_is_not_waited_for(served: Any) -> None:
+async def test_a_body_with_a_too_large_content_length_is_refused_at_once(served: Any) -> None:
     async with served() as api:
         pair = api.server.authority.client("client-kubernetes-admin", "kubernetes-admin", ("system:masters",))
         ca = str(api.server.authority.pair.cert_path)
@@ -145,7 +145,7 @@ async def test_a_body_that_only_says_it_is_too_large_is_not_waited_for(served: A
         writer.close()
 
 
-async def test_a_certificate_is_known_by_its_fingerprint(served: Any) -> None:
+async def test_the_fingerprint_of_a_certificate_is_its_credential_id(served: Any) -> None:
     async with served() as api, person(api.server, "alice", "dev") as alice:
         review = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         who = (await alice.post(review, {})).json["status"]["userInfo"]

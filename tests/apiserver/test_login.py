@@ -1,4 +1,4 @@
-"""Who may come in: certificates, tokens, nobody in particular."""
+"""Authentication: certificates, tokens, anonymous users."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ async def ask(http: web.HttpClient, path: str) -> tuple[int, bytes]:
         await http.close()
 
 
-async def test_anybody_may_read_health_and_version_and_nothing_else(served: Any) -> None:
+async def test_anonymous_users_may_read_only_health_and_version(served: Any) -> None:
     async with served() as api:
         for path in ("/healthz", "/livez", "/readyz"):
             assert await ask(client(api.server), path) == (200, b"ok")
         assert (await ask(client(api.server), "/version"))[0] == 200
         status, body = await ask(client(api.server), PODS)
         assert status == 403
-        told = (
+        expected = (
             'pods is forbidden: User \\"system:anonymous\\" cannot list resource \\"pods\\" '
             'in API group \\"\\" at the cluster scope'
         )
-        assert told.encode() in body
-        # A single check may tell more of the cluster than whether it is well.
+        assert expected.encode() in body
+        # A single check may reveal more than the health of the cluster.
         for path in ("/api", "/metrics", "/openapi/v3", "/nowhere", "/readyz/ping"):
             assert (await ask(client(api.server), path))[0] == 403
 
@@ -66,7 +66,7 @@ async def test_a_certificate_names_its_user_and_groups(served: Any) -> None:
         assert (await ask(scheduler, PODS))[0] == 200
 
 
-async def test_one_can_ask_who_one_is_and_what_one_may(served: Any) -> None:
+async def test_users_can_review_their_identity_and_permissions(served: Any) -> None:
     async with served() as api:
         me = await api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
         assert me.status == 201
@@ -85,7 +85,7 @@ async def test_one_can_ask_who_one_is_and_what_one_may(served: Any) -> None:
         assert (bad.status, bad.json["status"].get("authenticated", False)) == (201, False)
 
 
-async def test_secrets_are_the_owners_alone(served: Any, tmp_path: Path) -> None:
+async def test_key_files_are_readable_by_the_owner_only(served: Any, tmp_path: Path) -> None:
     async with served():
         files = [*(tmp_path / "pki").iterdir(), tmp_path / "kubeconfig"]
         assert {stat.S_IMODE(f.stat().st_mode) for f in files} == {0o600}
@@ -102,6 +102,6 @@ async def test_a_restart_keeps_certificates_and_token(served: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", ["/version", "/metrics", "/api", "/apis", "/apis/storage.k8s.io/v1"])
-async def test_the_admin_reads_what_is_not_a_resource(served: Any, path: str) -> None:
+async def test_the_admin_reads_non_resource_paths(served: Any, path: str) -> None:
     async with served() as api:
         assert (await api.get(path)).status == 200

@@ -1,4 +1,4 @@
-"""Protobuf in, JSON out: what Go clients do by default."""
+"""Protobuf requests and JSON responses, as Go clients use them by default."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_CLASS = {
 }
 
 
-async def test_a_lease_is_posted_renewed_and_answered_in_json(served: Any) -> None:
+async def test_a_lease_is_created_and_renewed_with_protobuf(served: Any) -> None:
     async with served() as api:
         made = await api.post(LEASES, SAMPLES["a lease"], type=TYPE, accept=f"{TYPE},application/json")
         assert made.status == 201, made.json
@@ -33,10 +33,10 @@ async def test_a_lease_is_posted_renewed_and_answered_in_json(served: Any) -> No
         assert made.json["spec"]["renewTime"] == "2026-01-02T03:04:05.000000Z"
         assert made.json["spec"]["leaseTransitions"] == 0
         refused = await api.call("PUT", f"{LEASES}/leader", SAMPLES["a released lease"], type=TYPE)
-        assert refused.status == 422  # a lease is only replaced by who knows its version
+        assert refused.status == 422  # an update of a Lease needs its resourceVersion
 
 
-async def test_an_empty_class_stays_empty_and_an_absent_one_is_filled(served: Any) -> None:
+async def test_an_empty_storage_class_stays_empty_and_a_missing_one_is_defaulted(served: Any) -> None:
     async with served() as api:
         await api.post("/apis/storage.k8s.io/v1/storageclasses", DEFAULT_CLASS)
         empty = await api.post(CLAIMS, SAMPLES["a claim with the empty class"], type=TYPE)
@@ -58,15 +58,15 @@ async def test_a_volume_is_deleted_with_options_in_protobuf(served: Any) -> None
         assert (gone.status, gone.json["kind"]) == (200, "PersistentVolume")
 
 
-async def test_strict_validation_has_nothing_to_say(served: Any) -> None:
+async def test_strict_validation_accepts_protobuf_bodies(served: Any) -> None:
     async with served() as api:
         path = "/apis/storage.k8s.io/v1/csinodes?fieldValidation=Strict"
         made = await api.post(path, SAMPLES["a csi node"], type=TYPE)
-        assert made.status == 422  # its second driver has no name; the rules are those of JSON
+        assert made.status == 422  # its second driver has no name; validation is the same as for JSON
         assert "spec.drivers[1].name" in made.json["message"]
 
 
-async def test_what_cannot_be_read_is_a_bad_request(served: Any) -> None:
+async def test_an_unreadable_body_is_a_bad_request(served: Any) -> None:
     async with served() as api:
         for body in (b"k8s\x00", b"k8s\x00\x12\x7f", b"junk", SAMPLES["a lease"][:-40]):
             answer = await api.post(LEASES, body, type=TYPE)
@@ -77,7 +77,7 @@ async def test_what_cannot_be_read_is_a_bad_request(served: Any) -> None:
         assert options.status == 400
 
 
-async def test_custom_resources_are_text_only(served: Any) -> None:
+async def test_custom_resources_do_not_accept_protobuf(served: Any) -> None:
     async with served() as api:
         api.server.backend.registry.add(Kind(None, "example.com", "v1", "Thing", "things"))
         path = "/apis/example.com/v1/namespaces/default/things"

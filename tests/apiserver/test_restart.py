@@ -1,4 +1,4 @@
-"""A server that is started again on its data directory goes on where it was."""
+"""A server that is restarted on its data directory continues where it stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def config_map(name: str) -> ConfigMap:
     return ConfigMap(metadata=ObjectMeta(name=name, namespace="default"))
 
 
-async def test_objects_revisions_and_history_outlive_a_restart(tmp_path: Path) -> None:
+async def test_objects_revisions_and_history_survive_a_restart(tmp_path: Path) -> None:
     server, store = await start(tmp_path)
     first = await server.in_process_transport().create(config_map("a"))
     second = await server.in_process_transport().create(config_map("b"))
@@ -38,8 +38,8 @@ async def test_objects_revisions_and_history_outlive_a_restart(tmp_path: Path) -
     third = await local.create(config_map("c"))
     assert third.revision == second.revision + 1
     async with local.watch(ConfigMap, "default", revision=first.revision) as changes:
-        told = [change.object for change in await anext(changes)]
-        assert told == [second, third]
+        received = [change.object for change in await anext(changes)]
+        assert received == [second, third]
     await server.close(0)
     await store.close()
 

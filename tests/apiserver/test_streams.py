@@ -1,4 +1,4 @@
-"""Logs and exec: the server stands between the client and the node."""
+"""Logs and exec: the server relays between the client and the node."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from volplane.web import tls, websocket
 from volplane.web.stream import Flow
 
 DEFAULT = "/api/v1/namespaces/default"
-SPEECH = b"word " * 40_000
+OUTPUT = b"word " * 40_000
 
 
-class Node:
-    """A kubelet that tells what it was asked and echoes what it is sent."""
+class RecordingKubelet:
+    """A kubelet that records requests and echoes what it receives."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, str]] = []
+        self.requests: list[tuple[str, str, str]] = []
         self.peers: list[str] = []
         self.protocols: list[str] = []
 
     async def __call__(self, request: web.Request) -> web.Response | web.Upgraded:
-        self.asked.append((request.method, request.path, request.query.raw))
+        self.requests.append((request.method, request.path, request.query.raw))
         self.peers.append(request.peer.common_name if request.peer else "")
         self.protocols += request.headers.all("sec-websocket-protocol")
         if request.path.startswith("/containerLogs"):
@@ -40,7 +40,9 @@ class Node:
         if request.query.get("command") == "refuse":
             return web.Response(status=404, body=b"no such container")
         if request.headers.get("sec-websocket-key"):
-            await _shout(await websocket.server_accept(request, ("v5.channel.k8s.io", "v4.channel.k8s.io")))
+            await _echo_upper_case(
+                await websocket.server_accept(request, ("v5.channel.k8s.io", "v4.channel.k8s.io"))
+            )
             return web.Upgraded()
         stream = await request.upgrade([("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")])
         while data := await stream.read():
@@ -48,8 +50,8 @@ class Node:
         return web.Upgraded()
 
 
-async def _shout(socket: websocket.WebSocket) -> None:
-    """What comes in on channel 0 goes out on channel 1."""
+async def _echo_upper_case(socket: websocket.WebSocket) -> None:
+    """Echo channel 0 on channel 1."""
     while (message := await socket.receive()) is not None:
         assert isinstance(message, bytes)
         await socket.send(b"\1" + message[1:].upper())
@@ -61,14 +63,14 @@ async def _lines() -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def on_a_node(api: Any) -> AsyncIterator[Node]:
-    """A pod `p` on a node that really listens."""
-    node = Node()
+async def pod_on_a_node(api: Any) -> AsyncIterator[RecordingKubelet]:
+    """Run a pod `p` on a node with a listening kubelet."""
+    node = RecordingKubelet()
     pair = api.server.authority.server("kubelet", ("127.0.0.1",))
     ca = str(api.server.authority.pair.cert_path)
     context = tls.server_context(str(pair.cert_path), str(pair.key_path), ca)
     listener = await web.serve(node, ssl=context)
-    local = api.server.local()
+    local = api.server.in_process_transport()
     await api.post("/api/v1/nodes", {"metadata": {"name": "n1"}})
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -91,23 +93,23 @@ async def on_a_node(api: Any) -> AsyncIterator[Node]:
 
 
 async def test_logs_come_from_the_node(served: Any) -> None:
-    async with served() as api, on_a_node(api) as node:
+    async with served() as api, pod_on_a_node(api) as node:
         got = await api.get(f"{DEFAULT}/pods/p/log?tailLines=5&timestamps=true&container=c")
         assert (got.status, got.body) == (200, b"one\ntwo\n")
         assert got.headers.get("content-type") == "text/plain"
-        assert node.asked == [("GET", "/containerLogs/default/p/c", "timestamps=true&tailLines=5")]
+        assert node.requests == [("GET", "/containerLogs/default/p/c", "timestamps=true&tailLines=5")]
         assert node.peers == ["kube-apiserver-kubelet-client"]
 
 
-async def test_what_the_node_refuses_is_a_status(served: Any) -> None:
-    async with served() as api, on_a_node(api):
+async def test_an_error_of_the_node_becomes_a_status(served: Any) -> None:
+    async with served() as api, pod_on_a_node(api):
         refused = await api.get(f"{DEFAULT}/pods/p/log?previous=true")
         assert (refused.status, refused.json["reason"]) == (400, "BadRequest")
         assert refused.json["message"] == 'previous terminated container "c" in pod "p" not found'
 
 
 async def test_the_container_must_be_known(served: Any) -> None:
-    async with served() as api, on_a_node(api):
+    async with served() as api, pod_on_a_node(api):
         which = await api.get(f"{DEFAULT}/pods/two/log")
         assert which.status == 400
         assert which.json["message"] == (
@@ -123,7 +125,7 @@ async def test_the_container_must_be_known(served: Any) -> None:
 
 
 async def test_exec_is_relayed_byte_by_byte(served: Any) -> None:
-    async with served() as api, on_a_node(api) as node:
+    async with served() as api, pod_on_a_node(api) as node:
         headers = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "v4")]
         path = f"{DEFAULT}/pods/p/exec?command=sh&command=-c&stdin=true&stdout=true&tty=false"
         answer, stream = await api.http.upgrade(path, headers, method="POST")
@@ -132,11 +134,11 @@ async def test_exec_is_relayed_byte_by_byte(served: Any) -> None:
         await stream.write(b"hello")
         assert await stream.read() == b"HELLO"
         stream.close()
-        assert node.asked == [("POST", "/exec/default/p/c", "input=1&output=1&command=sh&command=-c")]
+        assert node.requests == [("POST", "/exec/default/p/c", "input=1&output=1&command=sh&command=-c")]
 
 
-class Line(asyncio.Transport):
-    """A connection's end that keeps what is written to it."""
+class RecordingTransport(asyncio.Transport):
+    """One end of a connection, which records what is written to it."""
 
     def __init__(self, *, closing: bool = False) -> None:
         super().__init__()
@@ -152,20 +154,20 @@ class Line(asyncio.Transport):
         self.closing = True
 
 
-async def test_the_last_words_of_a_node_that_hangs_up_reach_a_client_that_still_speaks() -> None:
-    client, flow = Line(), Flow()
+async def test_the_last_output_of_a_disconnecting_node_reaches_a_client_that_still_writes() -> None:
+    client, flow = RecordingTransport(), Flow()
     flow.pause()  # the client reads slowly
     near = web.Stream(client, flow, b"and another thing")
-    far = web.Stream(Line(closing=True), Flow(), SPEECH)
+    far = web.Stream(RecordingTransport(closing=True), Flow(), OUTPUT)
     asyncio.get_running_loop().call_later(0.01, flow.resume)
     async with asyncio.timeout(60):
         await relay(near, far)
-    assert client.written == SPEECH
+    assert client.written == OUTPUT
     assert client.closing
 
 
-async def test_a_refusal_before_the_upgrade_is_a_status(served: Any) -> None:
-    async with served() as api, on_a_node(api):
+async def test_an_error_before_the_upgrade_becomes_a_status(served: Any) -> None:
+    async with served() as api, pod_on_a_node(api):
         headers = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")]
         path = f"{DEFAULT}/pods/p/exec?command=refuse"
         answer, stream = await api.http.upgrade(path, headers, method="POST")
@@ -174,7 +176,7 @@ async def test_a_refusal_before_the_upgrade_is_a_status(served: Any) -> None:
 
 
 async def test_a_node_that_does_not_listen_is_unavailable(served: Any) -> None:
-    async with served() as api, on_a_node(api):
+    async with served() as api, pod_on_a_node(api):
         status = {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}
         await api.merge("/api/v1/nodes/n1/status", {"status": status})
         answer = await api.get(f"{DEFAULT}/pods/p/log")
@@ -182,15 +184,15 @@ async def test_a_node_that_does_not_listen_is_unavailable(served: Any) -> None:
 
 
 async def test_a_node_is_reached_through_its_proxy(served: Any) -> None:
-    async with served() as api, on_a_node(api) as node:
+    async with served() as api, pod_on_a_node(api) as node:
         got = await api.get("/api/v1/nodes/n1/proxy/containerLogs/default/p/c?tailLines=1")
         assert (got.status, got.body) == (200, b"one\ntwo\n")
-        assert node.asked == [("GET", "/containerLogs/default/p/c", "tailLines=1")]
+        assert node.requests == [("GET", "/containerLogs/default/p/c", "tailLines=1")]
         assert (await api.get("/api/v1/nodes/nowhere/proxy/healthz")).status == 404
 
 
-async def test_the_token_among_the_protocols_stays_here(served: Any) -> None:
-    async with served() as api, on_a_node(api) as node:
+async def test_the_token_among_the_subprotocols_is_not_forwarded(served: Any) -> None:
+    async with served() as api, pod_on_a_node(api) as node:
         token = base64.urlsafe_b64encode(api.server.admin_token.encode()).rstrip(b"=").decode()
         offered = f"base64url.bearer.authorization.k8s.io.{token}, v5.channel.k8s.io"
         headers = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Protocol", offered)]

@@ -48,7 +48,7 @@ async def test_a_pod_is_bound_once(served: Any) -> None:
         assert (await api.post(f"{DEFAULT}/pods/nobody/binding", binding())).status == 404
 
 
-async def test_a_pod_that_is_going_or_gated_is_not_bound(served: Any) -> None:
+async def test_a_terminating_or_gated_pod_is_not_bound(served: Any) -> None:
     async with served() as api:
         await make_pod(api, schedulingGates=[{"name": "example.com/wait"}])
         gated = await api.post(f"{DEFAULT}/pods/p/binding", binding())
@@ -57,7 +57,7 @@ async def test_a_pod_that_is_going_or_gated_is_not_bound(served: Any) -> None:
         assert (nowhere.status, nowhere.json["details"]["causes"][0]["field"]) == (422, "target.name")
 
 
-async def test_an_evicted_pod_says_why_it_goes(served: Any) -> None:
+async def test_an_evicted_pod_has_a_disruption_target_condition(served: Any) -> None:
     async with served() as api:
         await make_pod(api, nodeName="n1")
         body = {

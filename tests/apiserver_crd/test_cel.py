@@ -1,4 +1,4 @@
-"""CEL: what expressions mean, what they cost, and what is said about wrong ones."""
+"""CEL: results, cost and error messages of expressions."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ size(self.tags) > 0 // another
 
 
 @pytest.mark.parametrize("text", [line for line in TRUE.strip().split("\n") if not line.startswith("//")])
-def test_it_holds(text: str) -> None:
+def test_the_expression_is_true(text: str) -> None:
     assert evaluate(text) is True
 
 
@@ -156,13 +156,13 @@ def test_it_holds(text: str) -> None:
         ("[].min() == 1", "min called on empty list"),
     ],
 )
-def test_it_fails_while_it_runs(text: str, words: str) -> None:
+def test_evaluation_fails(text: str, words: str) -> None:
     with pytest.raises(CelEvaluationError) as failed:
         evaluate(text)
     assert str(failed.value).startswith(words)
 
 
-def test_a_field_that_is_declared_but_not_there_has_no_value() -> None:
+def test_a_missing_declared_field_has_no_value() -> None:
     assert evaluate("has(self.name)", {}) is False
     with pytest.raises(CelEvaluationError, match="no such key: name"):
         evaluate("self.name == ''", {})
@@ -197,13 +197,13 @@ def test_a_field_that_is_declared_but_not_there_has_no_value() -> None:
         ("'\\q' == ''", "Syntax error: invalid escape sequence"),
     ],
 )
-def test_it_is_refused_before_it_runs(text: str, words: str) -> None:
+def test_compilation_fails(text: str, words: str) -> None:
     with pytest.raises(CelCompileError) as flaw:
         cel.compile(text, variables())
     assert flaw.value.text.startswith(words)
 
 
-def test_a_flaw_is_shown_where_it_is() -> None:
+def test_a_compile_error_shows_its_position() -> None:
     text = "has(self.name) &&\n  self.nam == ''"
     with pytest.raises(CelCompileError) as flaw:
         cel.compile(text, variables())
@@ -215,12 +215,12 @@ def test_a_flaw_is_shown_where_it_is() -> None:
 @pytest.mark.parametrize(
     "text", ["(" * 500 + "true" + ")" * 500, "!" * 2000 + "true", " || ".join(["true"] * 5000)]
 )
-def test_too_deep_an_expression_is_refused(text: str) -> None:
+def test_a_deeply_nested_expression_is_refused(text: str) -> None:
     with pytest.raises(CelCompileError, match="recursion limit"):
         cel.compile(text, {})
 
 
-def test_an_expression_that_takes_too_long_is_stopped() -> None:
+def test_an_expression_that_exceeds_its_cost_limit_is_stopped() -> None:
     many = {"tags": ["a"] * 200}
     with pytest.raises(cel.CostLimitExceeded):
         evaluate("self.tags.all(a, self.tags.all(b, self.tags.all(c, a == c)))", many, steps=10_000)
@@ -241,18 +241,18 @@ def test_an_expression_that_takes_too_long_is_stopped() -> None:
         ("", None),
     ],
 )
-def test_names_are_spelled_so_that_an_expression_can(name: str, spelled: str | None) -> None:
+def test_field_names_are_escaped(name: str, spelled: str | None) -> None:
     assert escape(name) == spelled
 
 
 @given(st.integers(-50, 50), st.integers(-50, 50).filter(bool))
-def test_division_and_remainder_belong_together(a: int, b: int) -> None:
+def test_division_and_remainder_are_consistent(a: int, b: int) -> None:
     program = cel.compile("a == (a / b) * b + a % b", {"a": types.INT, "b": types.INT})
     assert program.run({"a": a, "b": b}, CostBudget(100)) is True
 
 
 @given(st.text(alphabet="abs.()[]'\"=!&|<>?: 01\\n{},+-*/%", max_size=30))
 @settings(deadline=None, max_examples=300)
-def test_no_text_breaks_the_compiler(text: str) -> None:
+def test_no_source_crashes_the_compiler(text: str) -> None:
     with contextlib.suppress(CelCompileError, CelEvaluationError):
         cel.compile(text, {"a": types.DYN, "s": types.STRING}).run({"a": 1, "s": "x"}, CostBudget(1000))

@@ -1,4 +1,4 @@
-"""What a schema in a definition must be like, and who gets a name."""
+"""Validation of schemas in definitions, and name conflicts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAP_TYPE, RULES = "x-kubernetes-map-type", "x-kubernetes-validations"
 
 
 def schema_errors(schema: Json, **more: bool) -> list[str]:
-    """What is said about property `x` of a root, or about a root that is given whole."""
+    """Return the errors of property `x` of a root, or of a complete root."""
     root = schema if schema.get("root") else {"type": "object", "properties": {"x": schema}}
     root = {key: value for key, value in root.items() if key != "root"}
     return [str(c).replace("s.properties[x]", "x", 1) for c in validate_schema("s", root, **more)]
@@ -196,7 +196,7 @@ def items(**more: Json) -> Json:
     ],
     ids=str,
 )
-def test_what_is_said_about_a_schema(schema: Json, words: str) -> None:
+def test_invalid_schemas_are_refused(schema: Json, words: str) -> None:
     found = schema_errors(schema)
     assert any(text.replace("s.properties[x]", "x").startswith(words) for text in found), found
 
@@ -216,11 +216,11 @@ def test_what_is_said_about_a_schema(schema: Json, words: str) -> None:
     ],
     ids=str,
 )
-def test_nothing_is_said_about_a_sound_schema(schema: Json) -> None:
+def test_valid_schemas_are_accepted(schema: Json) -> None:
     assert schema_errors(schema) == []
 
 
-def test_a_status_endpoint_limits_the_root() -> None:
+def test_the_status_subresource_limits_the_root_of_the_schema() -> None:
     root = {"root": True, "type": "object", "properties": {"status": {"type": "object"}}, "maxProperties": 1}
     assert (
         "fields are allowed at the root of the schema if the status subresource is enabled"
@@ -229,7 +229,7 @@ def test_a_status_endpoint_limits_the_root() -> None:
     assert schema_errors(root) == []
 
 
-# Schemas as they come
+# Normalization of schemas
 
 
 def definition(name: str = "widgets", schema: Json = None, **called: Json) -> Definition:
@@ -282,7 +282,7 @@ def reason(found: Definition) -> str:
         ({"kind": "widget"}, "NoConflicts"),
     ],
 )
-def test_a_name_belongs_to_the_first(called: Json, why: str) -> None:
+def test_a_name_belongs_to_the_first_definition(called: Json, why: str) -> None:
     first = accept_names(definition(short_names=("wd",)))
     second = accept_names(definition("gadgets", **called), first)
     assert reason(second) == why
@@ -294,7 +294,7 @@ def test_other_groups_have_their_own_names() -> None:
     assert reason(accept_names(definition(), elsewhere)) == "NoConflicts"
 
 
-def test_a_kind_that_was_served_stays_served() -> None:
+def test_an_established_kind_stays_established() -> None:
     mine = accept_names(definition())
     rival = accept_names(definition("gadgets", short_names=("g",)))
     wants = structs.replace(mine.spec, names=structs.replace(mine.spec.names, short_names=("g",)))
@@ -320,7 +320,7 @@ def test_approval(annotation: str, state: str) -> None:
     assert approval.approval_state({approval.ANNOTATION: annotation})[0] == state
 
 
-def test_versions_in_order_of_preference() -> None:
+def test_versions_are_sorted_by_priority() -> None:
     given = ["foo1", "v1alpha1", "v1beta1", "v1", "v10", "v2", "v1beta2", "v11alpha2", "bar", "v3beta1"]
     expected = ["v10", "v2", "v1", "v3beta1", "v1beta2", "v1beta1", "v11alpha2", "v1alpha1", "bar", "foo1"]
     assert sorted(given, key=version_sort_key) == expected
@@ -353,15 +353,15 @@ def test_json_paths(path: str, found: Json) -> None:
 
 
 @pytest.mark.parametrize("path", ["a", ".a[", ".a[?(", ".a[?(@.b=c)]", "{.a}"])
-def test_json_paths_that_are_none(path: str) -> None:
+def test_invalid_json_paths(path: str) -> None:
     with pytest.raises(jsonpath.InvalidJSONPath):
         jsonpath.compile(path)
 
 
-# What is published for old readers
+# OpenAPI v2
 
 
-def test_the_second_version_leaves_open_what_it_cannot_say() -> None:
+def test_openapi_v2_omits_what_it_cannot_express() -> None:
     meta = {"$ref": "ObjectMeta"}
     schema = {
         "type": "object",

@@ -1,4 +1,4 @@
-"""What validation says about values, in the API's words."""
+"""Error messages of value validation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIST_TYPE, LIST_KEYS = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
 
 
 def value_errors(schema: Json, value: Json) -> list[str]:
-    """What is said about `spec.x`."""
+    """Return the errors of `spec.x`."""
     root = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"x": schema}}}}
     return [str(cause) for cause in validate({"spec": {"x": value}}, root)]
 
@@ -137,7 +137,7 @@ BY_KEY = {LIST_TYPE: "map", LIST_KEYS: ["k"]}
     ],
     ids=str,
 )  # fmt: skip
-def test_one_thing_is_wrong(schema: Json, value: Json, words: str) -> None:
+def test_one_error(schema: Json, value: Json, words: str) -> None:
     assert value_errors(schema, value) == [words]
 
 
@@ -169,7 +169,7 @@ def test_one_thing_is_wrong(schema: Json, value: Json, words: str) -> None:
     ],
     ids=str,
 )
-def test_nothing_is_wrong(schema: Json, value: Json) -> None:
+def test_valid_values(schema: Json, value: Json) -> None:
     assert value_errors(schema, value) == []
 
 
@@ -183,11 +183,11 @@ def test_nothing_is_wrong(schema: Json, value: Json) -> None:
         ("k8s-short-name", "A"), ("k8s-long-name", "a..b"),
     ],
 )  # fmt: skip
-def test_values_that_do_not_fit_their_format(format: str, value: str) -> None:
+def test_values_that_do_not_match_their_format(format: str, value: str) -> None:
     assert len(value_errors({"type": "string", "format": format}, value)) == 1
 
 
-def test_several_things_are_told_at_once() -> None:
+def test_several_errors_are_reported_at_once() -> None:
     schema = {"type": "object", "required": ["a", "b"], "properties": {"c": {"type": "integer"}}}
     assert value_errors(schema, {"c": "x"}) == [
         'spec.x.c: Invalid value: "string": spec.x.c in body must be of type integer: "string"',
@@ -196,7 +196,7 @@ def test_several_things_are_told_at_once() -> None:
     ]
 
 
-def test_of_alternatives_the_closest_explains_itself() -> None:
+def test_the_errors_of_the_closest_alternative_are_reported() -> None:
     alternatives = [
         {"required": ["a"], "properties": {"a": {"minimum": 5}, "b": {"minimum": 5}}},
         {"required": ["c"]},
@@ -207,7 +207,7 @@ def test_of_alternatives_the_closest_explains_itself() -> None:
     ]
 
 
-def test_of_all_parts_the_failing_ones_are_told() -> None:
+def test_the_errors_of_all_failed_parts_are_reported() -> None:
     assert value_errors({"type": "integer", "allOf": [{"minimum": 1}, {"minimum": 0}]}, -1) == [
         "spec.x: Invalid value: -1: spec.x in body should be greater than or equal to 1",
         "spec.x: Invalid value: -1: spec.x in body should be greater than or equal to 0",
@@ -215,7 +215,7 @@ def test_of_all_parts_the_failing_ones_are_told() -> None:
     ]
 
 
-def test_a_part_validated_alone_names_itself_relatively() -> None:
+def test_messages_of_a_part_use_relative_paths() -> None:
     schema = {"type": "object", "properties": {"ready": {"type": "boolean"}}}
     [cause] = validate({"ready": "x"}, schema, base="status")
     assert str(cause) == (
@@ -281,7 +281,7 @@ SHORT = {"type": "string", "maxLength": 1}
         ),
     ],
 )
-def test_an_update_forgives_what_has_not_changed(
+def test_an_update_ignores_errors_in_unchanged_values(
     schema: Json, old: Json, new: Json, fields: list[str]
 ) -> None:
     assert _update(schema, old, new) == fields
@@ -307,7 +307,7 @@ def test_an_update_forgives_what_has_not_changed(
         ({}, ["a", "a"], []),
     ],
 )  # fmt: skip
-def test_sets_and_maps_have_nothing_twice(schema: Json, value: Json, words: list[str]) -> None:
+def test_sets_and_maps_have_no_duplicates(schema: Json, value: Json, words: list[str]) -> None:
     root = {"type": "object", "properties": {"x": {"type": "array", **schema}}}
     assert [str(cause) for cause in lists.validate({"x": value}, root)] == words
 
@@ -345,6 +345,6 @@ def test_patterns_mean_what_they_mean_in_go(pattern: str, fits: str, fails: str)
 
 
 @pytest.mark.parametrize("pattern", ["(", "a(?=b)", "(?<!a)b", r"(a)\1", r"\C", "a{1001}", "[[:nope:]]", "*"])
-def test_what_go_would_not_compile_is_refused(pattern: str) -> None:
+def test_patterns_that_go_cannot_compile_are_refused(pattern: str) -> None:
     with pytest.raises(patterns.InvalidPattern):
         patterns.compile(pattern)

@@ -1,4 +1,4 @@
-"""Snapshots are custom resources to the server, and typed objects to our own parts."""
+"""Snapshots are custom resources to the server, and typed objects to our controllers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_kind_that_is_not_defined_is_not_found() -> None:
             await w.client.list(VolumeSnapshot)
 
 
-async def test_every_verb_speaks_in_types() -> None:
+async def test_every_verb_uses_typed_objects() -> None:
     async with world() as w:
         await define(w)
         made = await w.client.create(snapshot())
@@ -61,7 +61,7 @@ async def test_every_verb_speaks_in_types() -> None:
         assert await w.client.find(VolumeSnapshot, "before", "default") is None
 
 
-def test_the_types_name_what_the_definitions_name() -> None:
+def test_the_types_match_the_definitions() -> None:
     defined = {
         (d.spec.group, d.spec.names.plural): (
             d.spec.names.kind,

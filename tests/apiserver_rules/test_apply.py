@@ -1,4 +1,4 @@
-"""Who owns which field. The samples hold what upstream's own field manager made of the same steps."""
+"""Field ownership. The samples contain the results of upstream's field manager for the same steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from volplane.apiserver import decode
 from volplane.apiserver.apply import document, fields, lastapplied, managed, merging, types
 from volplane.apiserver.apply.fields import InvalidFieldSet
 from volplane.apiserver.apply.ownership import Ownership, ownership_of
-from volplane.apiserver.facts import facts_of
 
 SAMPLES = json.loads(Path(__file__).with_name("apply.samples.json").read_text())
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -31,8 +30,7 @@ STAMP = "2026-01-02T03:04:05Z"
 
 
 def ownership(kind: Kind, schema: Any = None) -> Ownership:
-    facts = facts_of(kind)
-    return ownership_of(kind, status=facts.status, status_metadata=facts.status_metadata, schema=schema)
+    return ownership_of(kind, status=kind.has_status, status_metadata=kind.status_metadata, schema=schema)
 
 
 class FieldManagerRun:
@@ -64,18 +62,18 @@ class FieldManagerRun:
 
     def apply(self, manager: str, data: dict[str, Any], *, force: bool = False, below: str = "") -> None:
         old = self.rules.empty() if self.live is None else self.live
-        held = self.managed_fields()
+        owners = self.managed_fields()
         version = self.kind.api_version
-        if self.live is not None and not held:
+        if self.live is not None and not owners:
             everything = self.rules.filter_ownable(self.rules.differ(self.rules.empty(), old)[0], below)
             first = managed.updater(managed.BEFORE_FIRST_APPLY, version, below)
-            held = managed.read(managed.first_entries(first, NOW, everything))
+            owners = managed.read(managed.first_entries(first, NOW, everything))
         asked = merging.ApplyRequest(
             copy.deepcopy(data), managed.applier(manager, below), version, NOW, force
         )
         plain = msgspec.json.decode(msgspec.json.encode(old))
         try:
-            made = merging.apply(self.rules, self.to_object, plain, old, held, asked)
+            made = merging.apply(self.rules, self.to_object, plain, old, owners, asked)
         except merging.ApplyConflict as clash:
             raise clash.to_conflict() from clash
         self.live, self.entries = made.obj, managed.write(made.managed, self.entries)
@@ -90,25 +88,25 @@ class FieldManagerRun:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=[f"{s['kind']}-{at}" for at, s in enumerate(SAMPLES)])
-def test_a_story_ends_as_upstream_tells_it(sample: dict[str, Any]) -> None:
+def test_owners_after_each_step_are_those_of_upstream(sample: dict[str, Any]) -> None:
     kind = kinds.by_kind(sample["apiVersion"], sample["kind"])
     assert kind is not None
-    story = FieldManagerRun(kind)
+    run = FieldManagerRun(kind)
     for step in sample["steps"]:
         then, below = step["then"], step.get("subresource", "")
         if step["op"] == "untracked":
-            story.live = story.to_object(step["object"])
+            run.live = run.to_object(step["object"])
         elif step["op"] != "apply":
-            story.update(step["manager"], step["object"], below)
+            run.update(step["manager"], step["object"], below)
         elif "conflicts" in then:
             with pytest.raises(Conflict) as refused:
-                story.apply(step["manager"], step["object"], below=below)
+                run.apply(step["manager"], step["object"], below=below)
             assert sorted([c.message, c.field] for c in refused.value.causes) == then["conflicts"]
             continue
         else:
-            story.apply(step["manager"], step["object"], force=step.get("force", False), below=below)
-        assert story.owners() == then["owners"]
-        assert story.live == story.to_object(then["object"])
+            run.apply(step["manager"], step["object"], force=step.get("force", False), below=below)
+        assert run.owners() == then["owners"]
+        assert run.live == run.to_object(then["object"])
 
 
 PROTOBUF = json.loads(Path(__file__).with_name("protobuf.samples.json").read_text())
@@ -132,110 +130,110 @@ def deployment(**spec: Any) -> dict[str, Any]:
 
 
 def test_a_value_under_another_owner_is_a_conflict() -> None:
-    story = FieldManagerRun(kinds.of(Deployment))
-    story.apply("a", deployment(replicas=1, paused=True))
+    run = FieldManagerRun(kinds.of(Deployment))
+    run.apply("a", deployment(replicas=1, paused=True))
     with pytest.raises(Conflict) as refused:
-        story.apply("b", deployment(replicas=2))
-    told = refused.value
-    assert told.message == 'Apply failed with 1 conflict: conflict with "a": .spec.replicas'
-    assert told.details == {
+        run.apply("b", deployment(replicas=2))
+    error = refused.value
+    assert error.message == 'Apply failed with 1 conflict: conflict with "a": .spec.replicas'
+    assert error.details == {
         "causes": [
             {"reason": "FieldManagerConflict", "message": 'conflict with "a"', "field": ".spec.replicas"}
         ]
     }
-    story.apply("b", deployment(replicas=2), force=True)
-    assert story.owned_by("a") == [".spec.paused"]
-    assert story.owned_by("b") == [".spec.replicas"]
+    run.apply("b", deployment(replicas=2), force=True)
+    assert run.owned_by("a") == [".spec.paused"]
+    assert run.owned_by("b") == [".spec.replicas"]
 
 
 def test_many_conflicts_are_listed_by_manager() -> None:
-    story = FieldManagerRun(kinds.of(Deployment))
-    story.update("editor", deployment(replicas=1, paused=True))
-    story.update("scaler", deployment(replicas=2, paused=True), below="scale")
+    run = FieldManagerRun(kinds.of(Deployment))
+    run.update("editor", deployment(replicas=1, paused=True))
+    run.update("scaler", deployment(replicas=2, paused=True), below="scale")
     with pytest.raises(Conflict) as refused:
-        story.apply("b", deployment(replicas=3, paused=False, strategy={"type": "Recreate"}))
+        run.apply("b", deployment(replicas=3, paused=False, strategy={"type": "Recreate"}))
     assert refused.value.message == (
         'Apply failed with 2 conflicts: conflicts with "editor" using apps/v1:\n- .spec.paused\n'
         'conflicts with "scaler" with subresource "scale" using apps/v1:\n- .spec.replicas'
     )
 
 
-def test_the_same_value_is_shared_and_stays_until_nobody_applies_it() -> None:
-    story = FieldManagerRun(kinds.of(Deployment))
-    story.apply("a", deployment(replicas=1))
-    story.apply("b", deployment(replicas=1))
-    assert story.owned_by("a") == story.owned_by("b") == [".spec.replicas"]
-    story.apply("a", deployment(paused=True))
-    assert story.live.spec.replicas == 1
-    story.apply("b", deployment(paused=True))
-    assert story.live.spec.replicas is None
+def test_a_shared_value_stays_until_its_last_manager_drops_it() -> None:
+    run = FieldManagerRun(kinds.of(Deployment))
+    run.apply("a", deployment(replicas=1))
+    run.apply("b", deployment(replicas=1))
+    assert run.owned_by("a") == run.owned_by("b") == [".spec.replicas"]
+    run.apply("a", deployment(paused=True))
+    assert run.live.spec.replicas == 1
+    run.apply("b", deployment(paused=True))
+    assert run.live.spec.replicas is None
 
 
 def test_nothing_changes_when_the_same_is_applied_again() -> None:
-    story = FieldManagerRun(kinds.of(Deployment))
-    story.apply("a", deployment(replicas=1))
-    before, obj = story.entries, story.live
-    story.apply("a", deployment(replicas=1))
-    assert all(a is b for a, b in zip(story.entries, before, strict=True))
-    assert story.live == obj
+    run = FieldManagerRun(kinds.of(Deployment))
+    run.apply("a", deployment(replicas=1))
+    before, obj = run.entries, run.live
+    run.apply("a", deployment(replicas=1))
+    assert all(a is b for a, b in zip(run.entries, before, strict=True))
+    assert run.live == obj
 
 
 def test_what_others_wrote_below_a_dropped_item_keeps_the_item() -> None:
-    story = FieldManagerRun(kinds.of(Pod))
+    run = FieldManagerRun(kinds.of(Pod))
     one, two = {"name": "a", "image": "x"}, {"name": "b", "image": "x"}
-    story.apply("m", {"spec": {"containers": [one, two]}})
-    data = msgspec.json.decode(msgspec.json.encode(story.live))
+    run.apply("m", {"spec": {"containers": [one, two]}})
+    data = msgspec.json.decode(msgspec.json.encode(run.live))
     data["spec"]["containers"][1]["workingDir"] = "/w"
-    story.update("n", data)
-    story.apply("m", {"spec": {"containers": [one]}})
-    assert [c.name for c in story.live.spec.containers] == ["a"]
+    run.update("n", data)
+    run.apply("m", {"spec": {"containers": [one]}})
+    assert [c.name for c in run.live.spec.containers] == ["a"]
 
 
-def test_an_object_nobody_tracked_had_an_owner_before_the_first_apply() -> None:
-    story = FieldManagerRun(kinds.of(ConfigMap))
-    story.live = story.to_object({"data": {"x": "1"}})
-    story.update("ignored", {"data": {"x": "1", "y": "1"}})
-    assert story.entries == ()
+def test_an_untracked_object_gets_a_before_first_apply_manager() -> None:
+    run = FieldManagerRun(kinds.of(ConfigMap))
+    run.live = run.to_object({"data": {"x": "1"}})
+    run.update("ignored", {"data": {"x": "1", "y": "1"}})
+    assert run.entries == ()
     with pytest.raises(Conflict, match=r'conflict with "before-first-apply" using v1: \.data\.x$'):
-        story.apply("a", {"data": {"x": "2"}})
+        run.apply("a", {"data": {"x": "2"}})
 
 
 # Entries
 
 
-def test_updates_of_many_managers_become_ancient() -> None:
-    story = FieldManagerRun(kinds.of(ConfigMap))
+def test_old_update_managers_are_merged_into_ancient_changes() -> None:
+    run = FieldManagerRun(kinds.of(ConfigMap))
     for at in range(15):
-        story.update(f"m{at:02}", {"data": {f"k{n}": "1" for n in range(at + 1)}})
-    names = [e.manager for e in story.entries]
+        run.update(f"m{at:02}", {"data": {f"k{n}": "1" for n in range(at + 1)}})
+    names = [e.manager for e in run.entries]
     assert len(names) == managed.LIMIT
     assert managed.ANCIENT in names
-    assert ".data.k0" in story.owned_by(managed.ANCIENT)
-    assert story.owned_by("m14") == [".data.k14"]
+    assert ".data.k0" in run.owned_by(managed.ANCIENT)
+    assert run.owned_by("m14") == [".data.k14"]
 
 
 def test_entries_of_one_manager_differ_by_operation_and_subresource() -> None:
-    story = FieldManagerRun(kinds.of(Pod))
-    story.update("m", {"spec": {"nodeName": "n"}})
-    story.update("m", {"spec": {"nodeName": "n"}, "status": {"phase": "Running"}}, below="status")
-    story.apply("m", {"spec": {"hostNetwork": True}})
-    assert [(e.operation, e.subresource) for e in story.entries] == [
+    run = FieldManagerRun(kinds.of(Pod))
+    run.update("m", {"spec": {"nodeName": "n"}})
+    run.update("m", {"spec": {"nodeName": "n"}, "status": {"phase": "Running"}}, below="status")
+    run.apply("m", {"spec": {"hostNetwork": True}})
+    assert [(e.operation, e.subresource) for e in run.entries] == [
         ("Apply", ""),
         ("Update", ""),
         ("Update", "status"),
     ]
-    assert {e.time for e in story.entries} == {STAMP}
-    assert {(e.api_version, e.fields_type) for e in story.entries} == {("v1", "FieldsV1")}
+    assert {e.time for e in run.entries} == {STAMP}
+    assert {(e.api_version, e.fields_type) for e in run.entries} == {("v1", "FieldsV1")}
 
 
-def test_status_is_nobodys_on_the_main_endpoint_and_spec_on_status() -> None:
+def test_the_main_endpoint_does_not_own_status_nor_status_the_spec() -> None:
     rules = ownership(kinds.of(Pod))
-    found = {"f:spec": {"f:nodeName": {}}, "f:status": {"f:phase": {}}}
+    found: dict[str, Any] = {"f:spec": {"f:nodeName": {}}, "f:status": {"f:phase": {}}}
     assert rules.filter_ownable(found) == {"f:spec": {"f:nodeName": {}}}
     assert rules.filter_ownable(found, "status") == {"f:status": {"f:phase": {}}}
 
 
-def test_a_client_may_send_owners_and_nonsense_is_told() -> None:
+def test_a_client_may_send_managed_fields_and_invalid_ones_are_rejected() -> None:
     entry = ManagedFieldsEntry(
         manager="m",
         operation="Update",
@@ -266,7 +264,8 @@ KEYS = st.sampled_from(["f:a", "f:b", 'k:{"name":"x"}', 'v:"y"'])
 
 
 def trees(depth: int = 3) -> st.SearchStrategy[Any]:
-    inner = st.just({}) if depth == 0 else st.one_of(st.just({}), st.deferred(lambda: branches(depth - 1)))
+    empty: st.SearchStrategy[Any] = st.just({})
+    inner = empty if depth == 0 else st.one_of(empty, st.deferred(lambda: branches(depth - 1)))
     return st.dictionaries(KEYS, inner, max_size=3).map(lambda d: dict(sorted(d.items())))
 
 
@@ -280,7 +279,7 @@ def members(of: dict[str, Any]) -> set[str]:
 
 @given(trees(), trees())
 @settings(max_examples=200, deadline=None)
-def test_sets_are_sets(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_set_operations_on_field_sets(one: dict[str, Any], other: dict[str, Any]) -> None:
     a, b = members(one), members(other)
     assert members(fields.union(one, other)) == a | b
     assert members(fields.difference(one, other)) == a - b
@@ -293,7 +292,7 @@ def test_sets_are_sets(one: dict[str, Any], other: dict[str, Any]) -> None:
 # Types and documents
 
 
-def test_faults_are_told_with_their_paths() -> None:
+def test_errors_are_reported_with_their_paths() -> None:
     of = ownership(kinds.of(Deployment)).type
     pod = {"containers": [{"name": "a", "colour": "red"}, {"name": "b"}, {"name": "b"}]}
     assert document.find_faults(of, {"spec": {"foo": 1, "template": {"spec": pod}}}) == [
@@ -319,18 +318,18 @@ def test_a_missing_key_counts_as_its_default() -> None:
 def test_applied_items_keep_their_order_among_those_of_others() -> None:
     of = ownership(kinds.of(Pod)).type
 
-    def merged(live: str, applied: str) -> str:
+    def merge_lists(live: str, applied: str) -> str:
         def spec(names: str) -> dict[str, Any]:
             return {"spec": {"containers": [{"name": n} for n in names]}}
 
         made = document.merge(of, spec(live), spec(applied))
         return "".join(c["name"] for c in made["spec"]["containers"])
 
-    assert merged("abc", "b") == "abc"
-    assert merged("abc", "ca") == "bca"
-    assert merged("ab", "xb") == "axb"
-    assert merged("", "ab") == "ab"
-    assert merged("ab", "") == "ab"
+    assert merge_lists("abc", "b") == "abc"
+    assert merge_lists("abc", "ca") == "bca"
+    assert merge_lists("ab", "xb") == "axb"
+    assert merge_lists("", "ab") == "ab"
+    assert merge_lists("ab", "") == "ab"
 
 
 SCHEMA = {
@@ -394,7 +393,7 @@ def test_custom_resources_are_owned_by_their_schema() -> None:
     ]
 
 
-def test_without_a_schema_maps_are_taken_apart_and_lists_are_not() -> None:
+def test_without_a_schema_maps_are_granular_and_lists_atomic() -> None:
     of = types.of_custom(None)
     assert document.collect(of, {"spec": {"a": {"b": [1, 2]}, "c": None}}) == {
         "f:spec": {"f:a": {".": {}, "f:b": {}}, "f:c": {}}

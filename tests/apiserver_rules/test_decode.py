@@ -1,4 +1,4 @@
-"""Bodies: what a client sends → the object, the warnings, or the refusal in the API's words."""
+"""Request bodies: what a client sends → the object, the warnings, or the API's error."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ UNKNOWN = b'{"spec":{"foo":1,"containers":[{"name":"a","image":"x","bar":{}}]},"
 FOUND = ['unknown field "spec.foo"', 'unknown field "spec.containers[0].bar"', 'unknown field "metadata.x"']
 
 
-def test_unknown_fields_are_warned_of() -> None:
+def test_unknown_fields_are_warnings() -> None:
     pod, warnings = read(POD, UNKNOWN)
     assert warnings == FOUND
     assert pod.spec.containers[0].image == "x"
@@ -149,7 +149,7 @@ REFUSALS: dict[str, tuple[kinds.Kind, Any, str]] = {
 
 
 @pytest.mark.parametrize("situation", REFUSALS)
-def test_what_a_type_cannot_take_is_refused(situation: str) -> None:
+def test_values_of_the_wrong_type_are_rejected(situation: str) -> None:
     kind, body, words = REFUSALS[situation]
     with pytest.raises(BadRequest) as caught:
         read(kind, body)
@@ -191,7 +191,7 @@ def test_malformed_bodies(body: bytes) -> None:
     )
 
 
-def test_nesting_without_end_is_malformed() -> None:
+def test_too_deep_nesting_is_malformed() -> None:
     for body in (b"[" * 100_000, b'{"a":' * 100_000):
         with pytest.raises(BadRequest):
             read(POD, body)

@@ -22,7 +22,7 @@ from volplane.api.core import PersistentVolumeClaim, Pod, ServiceAccount
 from volplane.api.errors import BadRequest, UnsupportedMediaType
 from volplane.api.meta import DeleteOptions
 from volplane.api.object import schema
-from volplane.api.protobuf import list_message_fields, message_name
+from volplane.api.published_schema import list_message_fields, message_name
 from volplane.apiserver import decode
 from volplane.apiserver.decode import protobuf
 
@@ -144,7 +144,7 @@ def test_a_body_of_another_kind_is_refused() -> None:
         decode.decode_body(claim, sample("a volume"), decode.PROTOBUF)
 
 
-def test_unknown_fields_are_stepped_over() -> None:
+def test_unknown_fields_are_skipped() -> None:
     group = varint(900 << 3 | 3) + field(1, b"inside") + varint(1 << 3 | 4)
     unknown = field(901, 1) + field(902, b"x") + group[:-1] + varint(900 << 3 | 4)
     fixed = varint(903 << 3 | 5) + b"1234" + varint(904 << 3 | 1) + b"12345678"
@@ -153,7 +153,7 @@ def test_unknown_fields_are_stepped_over() -> None:
     assert (account.metadata.name, findings) == ("x", [])
 
 
-def test_what_comes_twice_is_merged_and_the_last_value_counts() -> None:
+def test_repeated_fields_are_merged_and_the_last_value_counts() -> None:
     raw = field(1, field(1, b"a") + field(3, b"n")) + field(1, field(1, b"") + field(2, b"g"))
     meta = read("v1", "ServiceAccount", envelope(raw)).metadata
     assert (meta.name, meta.namespace, meta.generate_name) == ("", "n", "g")
@@ -167,7 +167,7 @@ def test_numbers_may_be_negative_and_lists_of_them_packed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"", "empty data"),
         (b"{}", "does not appear to be a protobuf message, expected prefix [107 56 115 0]"),
@@ -183,13 +183,13 @@ def test_numbers_may_be_negative_and_lists_of_them_packed() -> None:
         (envelope(field(1, b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")), "negative length"),
     ],
 )
-def test_broken_bodies_are_bad_requests(body: bytes, told: str) -> None:
+def test_broken_bodies_are_bad_requests(body: bytes, message: str) -> None:
     with pytest.raises(BadRequest) as refused:
         read("v1", "Pod", body)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_wrong_values_are_told_as_for_json() -> None:
+def test_wrong_values_are_reported_as_for_json() -> None:
     bad = field(2, field(2, field(2, field(1, b"storage") + field(2, field(1, b"much")))))
     with pytest.raises(BadRequest, match="quantities must match"):
         read("v1", "PersistentVolumeClaim", envelope(bad))
@@ -198,7 +198,7 @@ def test_wrong_values_are_told_as_for_json() -> None:
         read("v1", "Pod", envelope(wide))
 
 
-def test_schemas_inside_schemas_end_somewhere() -> None:
+def test_the_depth_of_nested_schemas_is_limited() -> None:
     raw = b""
     for _ in range(20_000):
         raw = field(28, raw)
@@ -211,7 +211,7 @@ def test_schemas_inside_schemas_end_somewhere() -> None:
         )
 
 
-def test_custom_resources_have_no_numbers() -> None:
+def test_custom_resources_have_no_protobuf_form() -> None:
     custom = kinds.Kind(None, "example.com", "v1", "Thing", "things")
     with pytest.raises(UnsupportedMediaType) as refused:
         decode.decode_body(custom, sample("a lease"), decode.PROTOBUF)
@@ -228,7 +228,7 @@ def check_refusal(api_version: str, kind: str, body: bytes) -> None:
 
 @given(st.binary(max_size=300))
 @settings(max_examples=300, deadline=None)
-def test_any_bytes_are_judged(raw: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(raw: bytes) -> None:
     check_refusal("v1", "Pod", envelope(raw))
     check_refusal("v1", "Pod", MAGIC + raw)
     check_refusal("v1", "Pod", raw)
@@ -236,7 +236,7 @@ def test_any_bytes_are_judged(raw: bytes) -> None:
 
 @given(st.sampled_from(BYTES), st.data())
 @settings(max_examples=400, deadline=None)
-def test_a_damaged_body_is_judged(given_: tuple[str, str, bytes], data: st.DataObject) -> None:
+def test_damaged_bodies_are_decoded_or_rejected(given_: tuple[str, str, bytes], data: st.DataObject) -> None:
     version, kind, body = given_
     damaged = bytearray(body)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -245,7 +245,7 @@ def test_a_damaged_body_is_judged(given_: tuple[str, str, bytes], data: st.DataO
 
 
 @pytest.mark.parametrize(("version", "kind", "body"), BYTES, ids=[s["name"] for s in SAMPLES])
-def test_a_body_cut_anywhere_is_judged(version: str, kind: str, body: bytes) -> None:
+def test_truncated_bodies_are_decoded_or_rejected(version: str, kind: str, body: bytes) -> None:
     for end in range(len(body)):
         check_refusal(version, kind, body[:end])
     raw = protobuf.open_body(body).data
@@ -253,7 +253,7 @@ def test_a_body_cut_anywhere_is_judged(version: str, kind: str, body: bytes) -> 
         check_refusal(version, kind, envelope(raw[:end], version, kind))
 
 
-def test_a_pod_takes_its_place_among_the_quick() -> None:
+def test_a_pod_is_decoded_with_few_calls() -> None:
     """No clock here: the number of Python calls stands for the time."""
     calls = 0
 

@@ -8,6 +8,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from tools import published_schema
 from volplane.api import kinds
 from volplane.api.meta import DeleteOptions, Resource
 from volplane.api.object import Field, Object, schema
@@ -50,6 +51,11 @@ def properties(published: dict[str, Any], of: type[Object]) -> dict[str, Any]:
         found.pop("kind", None)
         found.pop("apiVersion", None)
     return found
+
+
+def test_the_marks_of_fields_are_the_published_ones(published: dict[str, Any]) -> None:
+    rows = json.loads(published_schema.FILE.read_text())
+    assert published_schema.renew(rows, published) == rows
 
 
 def test_every_type_is_published(published: dict[str, Any]) -> None:

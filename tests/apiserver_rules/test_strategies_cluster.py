@@ -39,27 +39,27 @@ def changes(old: Any, new: Any) -> list[str]:
     return [str(c) for c in rules(type(old)).validate_update(call(type(old)), old, new)]
 
 
-def test_a_namespace_carries_its_name() -> None:
+def test_a_namespace_is_labelled_with_its_name() -> None:
     made = rules(Namespace).prepare_create(call(Namespace), make(Namespace, spec={"finalizers": ["a/b"]}))
     assert made.metadata.labels == {"kubernetes.io/metadata.name": "x"}
     assert made.spec.finalizers == ("a/b", "kubernetes")
     assert made.status.phase == "Active"
 
 
-def test_a_namespace_goes_in_two_steps() -> None:
+def test_a_namespace_is_deleted_in_two_steps() -> None:
     namespace = rules(Namespace).prepare_create(call(Namespace), make(Namespace))
     marked = rules(Namespace).mark_deleted(call(Namespace), namespace)
     assert marked.status.phase == "Terminating"
-    assert not rules(Namespace).may_vanish(marked)
+    assert not rules(Namespace).is_removable(marked)
     bare = structs.replace(marked, spec=structs.replace(marked.spec, finalizers=()))
     kept = rules(Namespace).prepare_update(call(Namespace), marked, bare)
     assert kept.spec.finalizers == ("kubernetes",)
     done = rules(Namespace).prepare_update(call(Namespace, "finalize"), marked, bare)
-    assert rules(Namespace).may_vanish(done)
+    assert rules(Namespace).is_removable(done)
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system", "kube-public"])
-async def test_some_namespaces_stay(name: str) -> None:
+async def test_system_namespaces_cannot_be_deleted(name: str) -> None:
     with pytest.raises(Forbidden) as caught:
         await rules(Namespace).admit_delete(call(Namespace), make(Namespace, metadata={"name": name}))
     assert caught.value.message == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
@@ -149,7 +149,9 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("namespace", "subject", "time", "fits"), PLACES)
-def test_an_event_lies_where_its_subject_lies(namespace: str, subject: str, time: str, fits: bool) -> None:
+def test_an_event_is_in_the_namespace_of_its_object(
+    namespace: str, subject: str, time: str, fits: bool
+) -> None:
     event = make(
         Event,
         metadata={"name": "x", "namespace": namespace},

@@ -1,4 +1,4 @@
-"""Pods and workloads: what is filled in, what is added, what is refused, what may change."""
+"""Pods and workloads: defaults, admission, validation, updates."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,8 +15,8 @@ from volplane.api.errors import Forbidden
 from volplane.api.meta import Resource
 from volplane.api.scheduling import PriorityClass
 from volplane.apiserver import strategies
+from volplane.apiserver.defaults import pull_policy
 from volplane.apiserver.strategies.pods import qos_class
-from volplane.apiserver.strategies.pods.defaults import pull_policy
 from volplane.apiserver.strategy import ApiCall, RequestUser
 
 KIND = kinds.of(Pod)
@@ -57,7 +57,7 @@ def wire(obj: Any) -> Any:
 # Defaults
 
 
-def test_a_divisor_is_written_even_if_nobody_gave_one() -> None:
+def test_the_divisor_is_always_written() -> None:
     """Otherwise a template that kubectl has read and put back would be another one."""
     limit = {"resource": "limits.cpu"}
     made = pod(
@@ -178,7 +178,7 @@ QOS = [
 
 
 @pytest.mark.parametrize(("resources", "expected"), QOS)
-def test_the_quality_class(resources: Any, expected: str) -> None:
+def test_the_qos_class(resources: Any, expected: str) -> None:
     made = pod({"name": "c", "image": "x", "resources": resources})
     assert qos_class(made.spec) == expected
     assert RULES.prepare_create(call(), made).status.qos_class == expected
@@ -226,12 +226,14 @@ async def test_a_pod_gets_its_account_and_token() -> None:
         ({"automountServiceAccountToken": True}, {"automountServiceAccountToken": False}, True),
     ],
 )
-async def test_who_decides_on_the_token(given: Any, held: Any, mounted: bool) -> None:
+async def test_the_account_and_the_pod_decide_whether_the_token_is_mounted(
+    given: Any, held: Any, mounted: bool
+) -> None:
     made = await RULES.admit_create(call(account(**held)), pod(**given))
     assert bool(made.spec.volumes) is mounted
 
 
-async def test_a_mount_of_ones_own_keeps_the_token_out() -> None:
+async def test_a_mount_at_the_same_path_replaces_the_token() -> None:
     place = "/var/run/secrets/kubernetes.io/serviceaccount"
     own = {"name": "c", "image": "x", "volumeMounts": [{"name": "v", "mountPath": place}]}
     made = await RULES.admit_create(call(account()), pod(own, volumes=[{"name": "v"}]))
@@ -255,7 +257,7 @@ async def test_the_accounts_pull_secrets() -> None:
     assert [s.name for s in made.spec.image_pull_secrets] == ["s"]
 
 
-async def test_patience_with_nodes() -> None:
+async def test_default_tolerations_for_failing_nodes() -> None:
     made = await RULES.admit_create(call(account()), pod())
     assert [(t.key, t.toleration_seconds) for t in made.spec.tolerations] == [
         ("node.kubernetes.io/not-ready", 300),
@@ -460,7 +462,7 @@ SPECS: dict[str, tuple[Pod, list[str]]] = {
 
 
 @pytest.mark.parametrize("situation", SPECS)
-def test_what_a_pod_must_say(situation: str) -> None:
+def test_validation_of_pods(situation: str) -> None:
     made, expected = SPECS[situation]
     assert [str(c) for c in RULES.validate_create(call(), made)] == expected
 
@@ -524,12 +526,12 @@ UPDATES: dict[str, tuple[Pod, Pod, list[str]]] = {
 
 
 @pytest.mark.parametrize("situation", UPDATES)
-def test_what_may_change_in_a_pod(situation: str) -> None:
+def test_updates_of_pods(situation: str) -> None:
     old, new, expected = UPDATES[situation]
     assert changes(old, new) == expected
 
 
-def test_a_status_report_keeps_owners_and_quality() -> None:
+def test_a_status_update_keeps_owners_and_qos_class() -> None:
     old = RULES.prepare_create(call(), pod())
     owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}
     meta = msgspec.convert(
@@ -548,7 +550,7 @@ def test_a_status_report_keeps_owners_and_quality() -> None:
     assert (made.status.phase, made.status.qos_class) == ("Running", "BestEffort")
 
 
-def test_a_finished_container_does_not_come_back() -> None:
+def test_a_terminated_container_stays_terminated() -> None:
     def status(**state: Any) -> Any:
         data = {"containerStatuses": [{"name": "c", "state": state}]}
         return msgspec.convert(data, type(pod().status))
@@ -558,7 +560,7 @@ def test_a_finished_container_does_not_come_back() -> None:
     assert [str(c) for c in RULES.validate_status(call(), old, new)] == [
         "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state"
     ]
-    assert RULES.validate_status(call(), structs.replace(old, spec=pod().spec), new) == []
+    assert list(RULES.validate_status(call(), structs.replace(old, spec=pod().spec), new)) == []
 
 
 # Workloads
@@ -610,7 +612,7 @@ def test_workload_defaults() -> None:
         assert problems(made) == []
 
 
-def test_what_a_workload_must_say() -> None:
+def test_validation_of_workloads() -> None:
     assert problems(workload(Deployment, selector=None)) == ["spec.selector: Required value"]
     assert problems(workload(Deployment, selector={"matchLabels": {"a": "c"}})) == [
         'spec.template.metadata.labels: Invalid value: {"a":"b"}: `selector` does not match template `labels`'

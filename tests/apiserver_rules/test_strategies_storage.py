@@ -1,4 +1,4 @@
-"""Storage kinds: defaults, admission, what is refused and what may change."""
+"""Storage kinds: defaults, admission, validation, updates."""
 
 import asyncio
 from collections.abc import Sequence
@@ -174,7 +174,7 @@ CLAIM_SPECS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("situation", CLAIM_SPECS)
-def test_what_a_claim_must_say(situation: str) -> None:
+def test_validation_of_claims(situation: str) -> None:
     spec, message = CLAIM_SPECS[situation]
     assert problems(claim(**spec)) == [message]
 
@@ -218,7 +218,7 @@ CLAIM_CHANGES: dict[str, tuple[PersistentVolumeClaim, PersistentVolumeClaim, lis
 
 
 @pytest.mark.parametrize("situation", CLAIM_CHANGES)
-def test_what_may_change_in_a_claim(situation: str) -> None:
+def test_updates_of_claims(situation: str) -> None:
     old, new, expected = CLAIM_CHANGES[situation]
     assert changes(old, new) == expected
 
@@ -238,7 +238,7 @@ NOT_RESIZABLE = (
         ("1Gi", (), None),
     ],
 )
-def test_a_class_must_allow_growth(size: str, classes: tuple[Any, ...], refusal: str | None) -> None:
+def test_the_class_must_allow_expansion(size: str, classes: tuple[Any, ...], refusal: str | None) -> None:
     strategy = strategies.of(kinds.of(PersistentVolumeClaim))
     request = call(strategy.kind, *classes, verb="update")
     old, new = claim(phase="Bound", storageClassName="a"), claim(size, storageClassName="a")
@@ -347,7 +347,7 @@ VOLUME_SPECS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("situation", VOLUME_SPECS)
-def test_what_a_volume_must_say(situation: str) -> None:
+def test_validation_of_volumes(situation: str) -> None:
     spec, expected = VOLUME_SPECS[situation]
     assert problems(volume(**spec)) == expected
 
@@ -393,7 +393,7 @@ VOLUME_CHANGES: dict[str, tuple[PersistentVolume, PersistentVolume, list[str]]] 
 
 
 @pytest.mark.parametrize("situation", VOLUME_CHANGES)
-def test_what_may_change_in_a_volume(situation: str) -> None:
+def test_updates_of_volumes(situation: str) -> None:
     old, new, expected = VOLUME_CHANGES[situation]
     assert changes(old, new) == expected
 
@@ -437,11 +437,11 @@ def test_storage_class_defaults() -> None:
         ),
     ],
 )
-def test_what_a_storage_class_must_say(data: Any, expected: list[str]) -> None:
+def test_validation_of_storage_classes(data: Any, expected: list[str]) -> None:
     assert problems(make(StorageClass, **{"provisioner": "p", **data})) == expected
 
 
-def test_what_may_change_in_a_storage_class() -> None:
+def test_updates_of_storage_classes() -> None:
     old = storage_class("a")
     assert changes(old, structs.replace(old, allow_volume_expansion=True, mount_options=("ro",))) == []
     assert changes(old, structs.replace(old, parameters={"a": "b"})) == [
@@ -496,7 +496,7 @@ ATTACHMENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("situation", ATTACHMENTS)
-def test_what_an_attachment_must_say(situation: str) -> None:
+def test_validation_of_attachments(situation: str) -> None:
     spec, expected = ATTACHMENTS[situation]
     assert problems(attachment(**spec)) == expected
 
@@ -567,11 +567,11 @@ def test_csi_driver_defaults() -> None:
         ),
     ],
 )
-def test_what_a_driver_must_say(spec: Any, expected: list[str]) -> None:
+def test_validation_of_csi_drivers(spec: Any, expected: list[str]) -> None:
     assert problems(make(CSIDriver, spec=spec)) == expected
 
 
-def test_what_may_change_in_a_driver() -> None:
+def test_updates_of_csi_drivers() -> None:
     old = make(CSIDriver)
     assert changes(old, make(CSIDriver, spec={"podInfoOnMount": True})) == []
     assert changes(old, make(CSIDriver, spec={"attachRequired": False})) == [

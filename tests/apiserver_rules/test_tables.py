@@ -404,7 +404,7 @@ def test_the_status_of_a_pod(situation: str) -> None:
     assert cells[5:] == ["<none>"] * 4
 
 
-def test_a_pod_that_goes() -> None:
+def test_the_status_of_a_pod_that_is_deleted() -> None:
     gone = {"deletionTimestamp": "2026-01-02T03:04:05Z"}
     for status, word in (
         ({"phase": "Running"}, "Terminating"),
@@ -426,7 +426,7 @@ def test_a_finished_pod_is_marked() -> None:
     ]
 
 
-def test_how_much_of_the_object_comes_along() -> None:
+def test_include_object() -> None:
     obj = make("configmaps", {"resourceVersion": "7"}, data={"a": "1"})
     kind = kind_of("configmaps")
 
@@ -466,6 +466,6 @@ def test_the_frame_of_a_table() -> None:
 
 
 def test_custom_resources_show_their_name_and_date() -> None:
-    kind = msgspec.structs.replace(kind_of("configmaps"), type=None, group="example.com")
+    kind = kinds.Kind(None, "example.com", "v1", "Widget", "widgets")
     [row] = tables.render(kind, [{"metadata": META}])["rows"]
     assert row["cells"] == ["x", "2026-01-02T03:00:45Z"]

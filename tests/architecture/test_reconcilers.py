@@ -18,14 +18,16 @@ from typing import Any
 import pytest
 
 import volplane.controllers
+import volplane.node.volume_manager
 import volplane.scheduler
 import volplane.sidecars
 from volplane.api.core import ConfigMap
+from volplane.base.backoff import Backoff
 from volplane.loops.controller import Controller
 
 AnyController = type[Controller[Any, Any, Any]]
 
-ROOMS = (volplane.controllers, volplane.sidecars, volplane.scheduler)
+ROOMS = (volplane.controllers, volplane.node.volume_manager, volplane.sidecars, volplane.scheduler)
 SETTINGS = ("workers", "backoff", "resync")  # passed to `super().__init__`, never assigned
 PORTS = ("client", "queue", "events", "volumes_attached")  # to which a controller writes
 MUTATORS = frozenset(
@@ -35,7 +37,7 @@ MUTATORS = frozenset(
     )
 )
 # The garbage collector's caches come and go with the CustomResourceDefinitions of the cluster.
-CHANGING = frozenset({("Garbage", "caches"), ("Garbage", "dependents")})
+CHANGING = frozenset({("GarbageCollector", "caches"), ("GarbageCollector", "dependents")})
 
 
 def controllers() -> list[AnyController]:
@@ -121,13 +123,13 @@ def changes(function: ast.AST) -> Iterator[tuple[str, ...]]:
         match node:
             case ast.Assign(given) | ast.Delete(given):
                 targets = list(given)
-            case ast.AugAssign(target) | ast.AnnAssign(target):
-                targets = [target]
+            case ast.AugAssign(single) | ast.AnnAssign(single):
+                targets = [single]
             case ast.Call(ast.Attribute(receiver, name)) if name in MUTATORS:
                 targets = [receiver]
         for target in targets:
-            for each in target.elts if isinstance(target, ast.Tuple | ast.List) else (target,):
-                path = _path(each)
+            parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+            for path in map(_path, parts):
                 if len(path) > 1 and path[0] == "self":
                     yield path
 
@@ -234,7 +236,7 @@ class Careless(Controller[str, ConfigMap, str]):
     """Breaks every rule once; never run."""
 
     def __init__(self, client: Any) -> None:
-        self.backoff = Any
+        self.backoff = Backoff()
         super().__init__(client)
         self.seen: dict[str, int] = {}
 

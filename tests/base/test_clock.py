@@ -1,4 +1,4 @@
-"""Stamps and the loop's clock."""
+"""Timestamps and the loop's clock."""
 
 from __future__ import annotations
 

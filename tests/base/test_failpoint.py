@@ -1,4 +1,4 @@
-"""A process dies exactly where it was told to."""
+"""Fail points kill a process exactly where they are set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One format, and the context decides where the line goes."""
+"""The format of log lines, and their sink."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ def test_a_role_s_log_is_rotated_and_takes_what_the_interpreter_writes(tmp_path:
     assert len(there) == 3
     assert there[0] == file
     assert all(each.stat().st_size < 1200 for each in there)
-    told = "".join(each.read_text() for each in (*there[1:], file)).splitlines()
-    assert told[-1] == "the interpreter's own last words"
-    numbers = [int(line.rsplit(" ", 1)[1]) for line in told[:-1]]
+    lines = "".join(each.read_text() for each in (*there[1:], file)).splitlines()
+    assert lines[-1] == "the interpreter's own last words"
+    numbers = [int(line.rsplit(" ", 1)[1]) for line in lines[:-1]]
     assert numbers == list(range(numbers[0], 200))
 
 

@@ -1,4 +1,4 @@
-"""Memory that nobody uses is given back while a process serves."""
+"""Unused memory is released while a process serves."""
 
 from __future__ import annotations
 
@@ -36,20 +36,3 @@ async def test_circles_do_not_stay() -> None:
     finally:
         gc.enable()
         gc.unfreeze()
-
-
-async def test_what_is_kept_only_to_be_quick_is_forgotten() -> None:
-    class Quick:
-        told = 0
-
-        def forget(self) -> None:
-            self.told += 1
-
-    quick = Quick()
-    memory.expiring_caches.add(quick)
-    memory.release_memory()
-    memory.release_memory()
-    assert quick.told == 2
-    left = weakref.ref(quick)
-    del quick
-    assert left() is None  # nobody lives on for having been told

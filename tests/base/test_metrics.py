@@ -1,4 +1,4 @@
-"""One registry, one metric per name."""
+"""The registry has one metric per name."""
 
 from __future__ import annotations
 

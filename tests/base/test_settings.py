@@ -1,4 +1,4 @@
-"""Flags are the fields of a settings Struct."""
+"""Flags are the fields of an options Struct."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`make bench`: measures everything that the README promises, prints one table, writes one file.
+"""`make bench`: measure, print one table, write one file.
 
-Clients go through HTTPS as a user's do; the cluster is a process of its own. Times are medians on a machine
-that should have nothing else to do.
+Clients use HTTPS like a user's; the cluster is a separate process. Times are medians; the machine should be
+idle.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import compileall
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import uvloop
@@ -35,7 +35,7 @@ KEYS = "abcdefghij"
 
 
 class Sizes:
-    """How much of everything."""
+    """The sizes of the measurements."""
 
     def __init__(self, *, quick: bool) -> None:
         self.journeys, self.singles, self.floor = (5, 10, 5) if quick else (20, 50, 20)
@@ -47,8 +47,8 @@ class Sizes:
         self.seconds, self.writes = (0.3, 20) if quick else (2.0, 200)
 
 
-Tables = dict[str, str]  # measures that are shown in a table of their own
-Waits = dict[str, float]  # measure → the part of its time that the cluster waited for a CPU
+Tables = dict[str, str]  # measurements with their own table
+Waits = dict[str, float]  # measurement → share of its time that the cluster waited for a CPU
 
 
 async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits, tables: Tables) -> list[Figure]:
@@ -77,7 +77,7 @@ async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits, tables: Tab
 
 
 async def _on_one(running: ClusterProcess, only: str, sizes: Sizes, waits: Waits) -> list[Figure]:
-    steps = {
+    steps: dict[str, tuple[str, Callable[[], Awaitable[list[Figure]]]]] = {
         "g": ("the floor", lambda: csi_baseline.measure(running, sizes.floor)),
         "a": ("journeys", lambda: claim_to_pod.measure(running, sizes.journeys)),
         "b": ("single claims", lambda: claims.one_by_one(running, sizes.singles)),
@@ -114,7 +114,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 def main(given: Sequence[str] | None = None) -> None:
     chosen = _arguments(given)
-    # As an installed package: its byte code is there, and no start-up pays for compiling.
+    # Compile first, as for an installed package, so that no start-up includes compiling.
     compileall.compile_dir(str(Path(volplane.__file__).parent), quiet=2)
     facts, waits, tables = machine(), Waits(), Tables()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -126,7 +126,7 @@ def main(given: Sequence[str] | None = None) -> None:
     facts |= {"nodes": chosen.nodes, "quick": chosen.quick, "waited_for_cpu": waits}
     file.write_bytes(document(figures, facts))
     shown = ", ".join(f"{key} {part:.0%}" for key, part in waits.items())
-    print(f"\nof its time the cluster waited for a CPU that others had: {shown or 'not measured'}")
+    print(f"\nshare of the time that the cluster waited for a CPU: {shown or 'not measured'}")
     print("(beyond a few percent the machine was busy, and the times are too long)")
     print(f"everything in {file}")
 

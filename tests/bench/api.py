@@ -1,8 +1,8 @@
 """(j) The API server over TLS: create, get, list, patch, apply at 1, 16 and 64 at once; write to watcher.
 
-With VOLPLANE_BENCH_PEER=kubeconfig the same client asks a second server in the same run, measure by measure
-in turns, and the table shows the ratios. The client is one process and shares the machine with the server,
-so at high rates it is part of what is measured, for both alike.
+With VOLPLANE_BENCH_PEER=kubeconfig the same client measures a second server in the same run, alternately, and
+the table shows the ratios. The client is one process on the same machine, so at high rates it affects the
+results of both servers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -37,33 +38,35 @@ APPLY = "application/apply-patch+yaml"
 
 
 class Row(Struct):
-    """One measure: ours, the peer's where there is one, and how many times better we mean to be."""
+    """One measurement: ours, the peer's if there is one, and the target ratio."""
 
     name: str
     unit: str
     factor: float | None
-    told: float | None = None  # kube-apiserver v1.35.8 with etcd on a machine of this size, for orientation
+    recorded: float | None = (
+        None  # kube-apiserver v1.35.8 with etcd on a machine of this size, for orientation
+    )
     ours: float = 0.0
     peer: float | None = None
-    our_cpu: float | None = None  # milliseconds a request: what a busy machine does not spoil
+    our_cpu: float | None = None  # milliseconds per request: depends less on other load
     peer_cpu: float | None = None
 
     @property
     def ratio(self) -> float | None:
-        """Above one: we are better."""
-        other = self.told if self.peer is None else self.peer
+        """Greater than one: ours is better."""
+        other = self.recorded if self.peer is None else self.peer
         if not other or not self.ours:
             return None
         return self.ours / other if self.unit == "/s" else other / self.ours
 
 
 Act = Callable[[Connection, int, int], Awaitable[None]]
-Sample = tuple[float, float | None]  # what is measured, and the CPU time of one request
+Sample = tuple[float, float | None]  # the measured value, and the CPU time of one request
 Measure = Callable[[Target], Awaitable[Sample]]
 
 
 async def measure(seconds: float, writes: int) -> tuple[list[Figure], str]:
-    """The figures of our server, and the table with the peer's."""
+    """The figures of our server, and the table that compares it with the peer."""
     rows: list[tuple[Row, Measure]] = list(_plan(seconds, writes))
     async with _ours() as (ours, started):
         peer = Target.of(Path(PEER), *PEER_PIDS) if PEER else None
@@ -82,13 +85,14 @@ async def measure(seconds: float, writes: int) -> tuple[list[Figure], str]:
         if peer is not None:
             await _clean(peer)
     figures = [
-        Figure(key="j", name=r.name, unit=r.unit, samples=(r.ours,), upstream=r.peer or r.told) for r in done
+        Figure(key="j", name=r.name, unit=r.unit, samples=(r.ours,), upstream=r.peer or r.recorded)
+        for r in done
     ]
     return figures, table(done)
 
 
 def _plan(seconds: float, writes: int) -> Iterator[tuple[Row, Measure]]:
-    told = {"create": 970.0, "get": 1350.0, "merge patch": 700.0, "server-side apply": 560.0}
+    recorded = {"create": 970.0, "get": 1350.0, "merge patch": 700.0, "server-side apply": 560.0}
     factors = {
         "create": 2.0,
         "get": 4.0,
@@ -106,15 +110,18 @@ def _plan(seconds: float, writes: int) -> Iterator[tuple[Row, Measure]]:
     for name, act in acts.items():
         for at_once in CONCURRENCY:
             row = Row(
-                f"{name}, {at_once} at once", "/s", factors[name], told.get(name) if at_once == 16 else None
+                f"{name}, {at_once} at once",
+                "/s",
+                factors[name],
+                recorded.get(name) if at_once == 16 else None,
             )
-            yield row, lambda target, act=act, n=at_once: rate(target, act, n, seconds)
-    for count, told_ms in ((1, 4.3), (100, 7.1)):
+            yield row, partial(rate, act=act, at_once=at_once, seconds=seconds)
+    for count, recorded_ms in ((1, 4.3), (100, 7.1)):
         name = "write to watcher" if count == 1 else f"write to the last of {count} watchers"
-        yield Row(name, "ms", 4.0, told_ms), lambda target, n=count: measure_watch_latency(target, n, writes)
+        yield Row(name, "ms", 4.0, recorded_ms), partial(measure_watch_latency, watchers=count, writes=writes)
 
 
-# --- what is asked
+# --- requests
 
 
 async def create(connection: Connection, worker: int, n: int) -> None:
@@ -145,7 +152,7 @@ def _map(name: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
-# --- how
+# --- measuring
 
 
 async def rate(target: Target, act: Act, at_once: int, seconds: float) -> Sample:
@@ -202,7 +209,7 @@ async def _prepare(target: Target) -> None:
 
 
 async def _clean(target: Target) -> None:
-    """A peer goes on living: its namespaces are asked to go."""
+    """Delete our namespaces on the peer."""
     async with Load(target, 1) as load:
         for name in (NAMESPACE, f"{NAMESPACE}-listed"):
             await load.connections[0].ask("DELETE", f"/api/v1/namespaces/{name}")
@@ -210,7 +217,7 @@ async def _clean(target: Target) -> None:
 
 @asynccontextmanager
 async def _ours() -> AsyncIterator[tuple[Target, float]]:
-    """`volplane apiserver` on SQLite, as a process of its own, and the seconds until it was ready."""
+    """Start `volplane apiserver` with SQLite as a process; returns the seconds until it was ready."""
     directory = Path(tempfile.mkdtemp(prefix="vp-bench-api-"))
     begun = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
@@ -248,7 +255,7 @@ def table(rows: list[Row]) -> str:
     head = ("", "volplane", "peer" if PEER else "kube-apiserver*", "ratio", "aim", "", "CPU each", "peer's")
     lines: list[tuple[str, ...]] = [head]
     for row in rows:
-        other = row.told if row.peer is None else row.peer
+        other = row.recorded if row.peer is None else row.peer
         ratio, aim = row.ratio, row.factor
         verdict = "" if ratio is None or aim is None else "✓" if ratio >= aim else "✗"
         shown = ("" if ratio is None else f"{ratio:.1f}x", "" if aim is None else f"{aim:g}x", verdict)
@@ -266,7 +273,7 @@ def table(rows: list[Row]) -> str:
     note = (
         ""
         if PEER
-        else "\n* told for a machine of this size; VOLPLANE_BENCH_PEER=kubeconfig measures one here"
+        else "\n* measured on another machine of this size; VOLPLANE_BENCH_PEER=kubeconfig measures one here"
     )
     return "\n".join(line.rstrip() for line in shown_lines) + note
 

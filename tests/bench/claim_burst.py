@@ -1,10 +1,8 @@
-"""(i) A thousand claims at once: how long, and how much of it somebody was waiting for the driver.
+"""(i) A thousand claims at once: the time, and its share in which a CreateVolume was in flight.
 
-The share is of the time in which at least one CreateVolume was open: what is left of the rest is ours. Twice:
-with the cluster's own driver, whose answers cost CPU that we would need too, and with one that only takes
-its time, a real socket between, where the share shows whether anything of ours is in the way. There the roles
-run with the settings that `volplane up` gives them, the rounds over everything included, which tests have
-much more often.
+Measured twice: with the EBS driver, which uses CPU time of its own, and with a driver that only sleeps, on a
+real socket, where the rest of the time is our overhead. The roles have the settings of `volplane up`,
+including the resync period, which is much shorter in tests.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ from tests.support.scripted import Delay
 from volplane.api.core import PersistentVolumeClaim
 from volplane.base import memory
 
-DRIVER_DELAY = 0.05  # seconds that the scripted driver takes for each volume
-ROUNDS = 15.0  # seconds between the binder's rounds over everything, its default
-WORKERS = 100  # the provisioner's default, and so the most that the driver works on at a time
+DRIVER_DELAY = 0.05  # seconds that the sleeping driver takes for each volume
+ROUNDS = 15.0  # the binder's default resync period in seconds
+WORKERS = 100  # the provisioner's default: concurrent calls of the driver
 
 
 async def measure(running: ClusterProcess, count: int) -> list[Figure]:
-    """On the cluster."""
+    """Measure on the cluster."""
     await running.warm()
     begun = time.monotonic_ns()
     seconds = await claims.create_bound(running, count, "burst")
@@ -44,7 +42,7 @@ async def measure(running: ClusterProcess, count: int) -> list[Figure]:
 
 
 async def alone(count: int) -> list[Figure]:
-    """Beside a driver that sleeps: the floor is what its answers take with this many at a time."""
+    """Measure with a driver that sleeps; the lower bound is the time of its answers with this concurrency."""
     driver = scripted.driver()
     driver.always("CreateVolume", Delay(DRIVER_DELAY))
     calls: list[tuple[float, float]] = []
@@ -58,7 +56,7 @@ async def alone(count: int) -> list[Figure]:
             calls.append((start, time.monotonic()))
 
     type(driver).create_volume = lambda self, request: create_timed(request)
-    logging.disable(logging.WARNING)  # more events than are kept at a time; nobody reads them here
+    logging.disable(logging.WARNING)  # the recorder drops events beyond its limit, and warns
     memory.tune_garbage_collector()
     async with stage(driver, on=world, binder={"sync_period": ROUNDS}) as s:
         await s.storage_class()
@@ -89,7 +87,7 @@ async def alone(count: int) -> list[Figure]:
 
 
 def union_length(intervals: Iterable[tuple[float, float]]) -> float:
-    """The length of their union."""
+    """The length of the union of the intervals."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted(intervals):
         if stop > end:

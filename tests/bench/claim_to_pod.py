@@ -1,4 +1,4 @@
-"""(a) A claim that waits for its first consumer, its pod, and the way back."""
+"""(a) A claim of a WaitForFirstConsumer class with its pod: create and delete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.bench.report import Figure
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import VolumeAttachment
 
-WARM_UP = 2  # journeys that are not counted: the first one imports and opens what the others find
+WARM_UP = 2  # rounds that are not counted: the first one imports modules and opens connections
 
 
 class Times(Struct, frozen=True):

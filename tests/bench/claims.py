@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 from tests.bench.cluster_process import ClusterProcess, until
 from tests.bench.objects import IMMEDIATE, NAMESPACE, claim
@@ -38,9 +39,9 @@ async def _one_by_one(running: ClusterProcess, times: int, word: str) -> tuple[f
         name = f"{word}-{number}"
         start = time.monotonic_ns()
         await running.client.create(claim(name, IMMEDIATE))
-        await until(claims, lambda name=name: is_bound(claims, name), f"{name} is Bound")
+        await until(claims, partial(is_bound, claims, name), f"{name} is Bound")
         samples.append((time.monotonic_ns() - start) / 1e6)
-        await asyncio.sleep(0.02)  # what is written behind the answer must not count for the next one
+        await asyncio.sleep(0.02)  # background writes must not count for the next claim
     return tuple(samples)
 
 
@@ -74,7 +75,7 @@ async def create_bound(running: ClusterProcess, count: int, word: str) -> float:
 
 
 async def delete_all(running: ClusterProcess) -> None:
-    """All claims, and with them their volumes."""
+    """Delete all claims, and wait until their volumes are gone."""
     claims, volumes = await running.watch(PersistentVolumeClaim), await running.watch(PersistentVolume)
     async with asyncio.TaskGroup() as group:
         for each in claims.all():

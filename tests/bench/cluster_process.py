@@ -1,7 +1,7 @@
-"""A cluster to measure: `volplane up` as a process of its own, and a user's client over HTTPS.
+"""The cluster to measure: `volplane up` as a process, and a client over HTTPS.
 
-Nothing here polls: the process says on its standard output that it is ready, watches say what has become of
-objects, and a container says over a named pipe that it has written.
+Nothing here polls: the process prints when it is ready, objects are watched, and a container writes to a
+named pipe when it has written its data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T", bound=Resource)
 
 
 class ClusterProcess:
-    """`async with Running(nodes) as running:` one cluster in a directory of its own, removed afterwards."""
+    """`async with ClusterProcess(nodes) as running:` one cluster in its own directory, removed afterwards."""
 
     client: Client
     transport: HttpsTransport
@@ -109,33 +109,33 @@ class ClusterProcess:
         if self._drain is not None:
             await self._drain
 
-    # --- what measures need
+    # --- for measurements
 
     def cpu_times(self) -> tuple[int, int]:
-        """Nanoseconds that the cluster's main thread has run, and has been ready to run without a CPU."""
+        """Nanoseconds that the cluster's main thread has run, and has waited for a CPU."""
         run, delayed, _ = Path(f"/proc/{self.process.pid}/schedstat").read_text().split()
         return int(run), int(delayed)
 
     async def watch(self, type: type[T]) -> Cache[T]:
-        """All objects of a kind, kept up to date by a watch."""
+        """A cache of all objects of a kind."""
         cache = self.client.cache(type)
         await cache.wait_synced()
         return cache
 
     async def warm(self, connections: int = 64) -> None:
-        """Open the connections that many requests at once will use: a client that runs has them."""
+        """Open the connections for concurrent requests in advance, as in a running client."""
         await asyncio.gather(*(self.get("/version") for _ in range(connections)))
 
     async def get(self, path: str) -> bytes:
         return await self.transport._request("GET", path)
 
     async def spans(self, since: int) -> list[Span]:
-        """What the process has traced since that moment; its clock is the machine's, and so is ours."""
+        """The trace of the process since that time, on the machine's monotonic clock."""
         return msgspec.json.decode(await self.get(f"/debug/trace?since={since}"), type=list[Span])
 
 
 async def until(cache: Cache[Any], test: Callable[[], bool], what: str) -> None:
-    """Until the test is true, looked at on every change of the cache."""
+    """Wait until the test is true; it is checked on every change of the cache."""
     changed = asyncio.Event()
     end = cache.subscribe(lambda old, new: changed.set())
     try:
@@ -150,18 +150,18 @@ async def until(cache: Cache[Any], test: Callable[[], bool], what: str) -> None:
 
 
 class Pipe:
-    """Lines from containers through a named pipe; each is written at once, so they do not mix."""
+    """Lines from containers through a named pipe; writes of a line are atomic."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path, 0o666)
-        # Open for writing, too: it must not end when a writer goes.
+        # Open for writing, too, so that it does not end when a writer closes it.
         self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._rest = b""
         asyncio.get_running_loop().add_reader(self._descriptor, self._read)
 
     def line(self, text: str) -> asyncio.Future[None]:
-        """Done when that line has come."""
+        """A future that is done when that line has arrived."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[text] = future
         return future

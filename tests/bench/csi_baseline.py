@@ -1,6 +1,6 @@
-"""(g) The floor: the same CSI calls, back to back, by a bare gRPC client on the same driver.
+"""(g) The baseline: the same CSI calls, one after the other, by a minimal gRPC client with the same driver.
 
-What lies between this and (a) is ours: API writes, controllers, scheduling, the container's start.
+The difference from (a) is our overhead: API writes, controllers, scheduling, the container's start.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import grpc
 
 from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure
+from tests.support.up import wait_until
 from volplane.api.core import Node
 from volplane.base.sockets import short_path
 from volplane.csi import convert, v1
@@ -36,7 +37,7 @@ async def measure(running: ClusterProcess, times: int) -> list[Figure]:
     nodes = await running.client.list(Node)
     node = next(n for n in nodes if n.name == "worker-1")
     place = (node.metadata.labels["topology.kubernetes.io/zone"], node.spec.provider_id.rsplit("/", 1)[1])
-    # Blocking calls from a thread of their own: the barest client there is.
+    # Blocking calls from a separate thread: a minimal client.
     rounds = await asyncio.to_thread(_measure, running.directory, place, times)
     return [
         Figure(
@@ -58,7 +59,7 @@ _DOWN = ("NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"
 def _measure(directory: Path, place: tuple[str, str], times: int) -> list[dict[str, float]]:
     node = directory / "n" / "1"
     with (
-        _calls(_controller(directory)) as controller,
+        _calls(_wait_for_controller(directory)) as controller,
         _calls(node / "plugins" / DRIVER / "csi.sock") as on_node,
     ):
         rounds = [
@@ -68,13 +69,19 @@ def _measure(directory: Path, place: tuple[str, str], times: int) -> list[dict[s
     return rounds[WARM_UP:]
 
 
-def _controller(directory: Path) -> Path:
+def _wait_for_controller(directory: Path) -> Path:
+    """`up` is ready when the controller's containers run; its socket may come a moment later."""
+    found: Path = wait_until(f"the controller of {DRIVER} answers", lambda: _find_controller(directory))
+    return found
+
+
+def _find_controller(directory: Path) -> Path | None:
     """Other drivers have a controller with such a socket, too."""
     for socket in directory.glob("n/*/pods/*/volumes/kubernetes.io~empty-dir/socket-dir/csi.sock"):
-        with _calls(socket) as call:
+        with _calls(socket) as call, suppress(grpc.RpcError):
             if call("GetPluginInfo", v1.GetPluginInfoRequest()).name == DRIVER:
                 return socket
-    raise RuntimeError(f"no controller of {DRIVER} below {directory}")
+    return None
 
 
 Call = Callable[[str, Any], Any]
@@ -170,7 +177,7 @@ def _round(
 
 
 def _remove_empty(path: str, levels: int) -> None:
-    """What a kubelet would have removed after the driver."""
+    """Remove the directories that a kubelet would remove."""
     for _ in range(levels):
         if os.path.isdir(path):
             os.rmdir(path)

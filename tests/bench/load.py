@@ -1,7 +1,6 @@
-"""Connections that ask one server as fast as it answers: keep-alive, TLS, one request at a time on each.
+"""A load generator: keep-alive connections with TLS, one request at a time on each, without pauses.
 
-Leaner than the product's own client: what is measured is the server, and on a small machine every cycle of
-the client is taken from it.
+It uses less CPU time than the product's client, which would take it from the server on the same machine.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ PATIENCE = 60.0
 
 
 class Target(Struct):
-    """A server, and who we are there."""
+    """A server, and the credentials for it."""
 
     host: str
     port: int
     context: Any
-    pids: tuple[int, ...] = ()  # its processes, where they are on this machine
+    pids: tuple[int, ...] = ()  # its processes, if they are on this machine
 
     @classmethod
     def of(cls, kubeconfig: Path, *pids: int) -> Target:
@@ -96,7 +95,7 @@ class Connection:
         return (await self.reader.readexactly(size + 2))[:-2]
 
     async def follow(self, path: str) -> AsyncIterator[bytes]:
-        """The lines of a watch that has begun."""
+        """Start a watch and return its lines."""
         self.writer.write(_message("GET", path, b"", ""))
         head = await self.reader.readuntil(b"\r\n\r\n")
         assert head[9:12] == b"200", head
@@ -131,7 +130,7 @@ class Load:
 
     def __init__(self, target: Target, count: int) -> None:
         self.target, self.count = target, count
-        self.total = 0  # requests of the last rate, with those that were not counted
+        self.total = 0  # requests of the last measurement, including warm-up
 
     async def __aenter__(self) -> Self:
         self.connections = [await Connection.open(self.target) for _ in range(self.count)]
@@ -141,7 +140,7 @@ class Load:
         await asyncio.gather(*(connection.close() for connection in self.connections))
 
     async def rate(self, act: Callable[[Connection, int, int], Awaitable[None]], seconds: float) -> float:
-        """How often a second, all connections together, after a moment to get going."""
+        """Requests per second of all connections together, after a warm-up."""
         done = self.total = 0
         counting = time.perf_counter() + seconds / 5
         end = counting + seconds

@@ -1,7 +1,6 @@
 """(f) Resident memory, idle and with a thousand claims.
 
-The process itself as `ps` shows it (RSS); then with the launchers of its nodes and what they keep ready, of
-which only their own pages count: the others they share.
+The RSS of the process, as `ps` shows it; then including the private pages of its nodes' launchers.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from tests.bench.claims import create_bound, delete_all
 from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure
 
-SETTLE = 1.0  # seconds after the last write, until what was in flight is gone
+SETTLE = 1.0  # seconds after the last write until background work is done
 
 
 async def measure(running: ClusterProcess, count: int) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""What the measures create."""
+"""The objects that the measurements create."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from volplane.api.meta import ObjectMeta
 NAMESPACE = "default"
 IMMEDIATE, WAITING = "standard", "gp3"  # classes that `volplane up` brings
 
-# Writes to the volume, says so, and ends when it is asked to: a shell that is process 1 ignores SIGTERM
-# unless it has a trap, and a foreground child would hold the trap up.
+# Writes to the volume, reports it, and ends on SIGTERM: a shell that is process 1 ignores SIGTERM unless it
+# has a trap, and a foreground child would delay the trap.
 SCRIPT = 'trap "exit 0" TERM; echo $POD > /data/line && echo $POD > /signal/written; sleep 100000 & wait'
 
 

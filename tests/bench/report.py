@@ -1,4 +1,4 @@
-"""What was measured, as one table and as one file."""
+"""The results as a table and as a file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Figure(Struct, frozen=True, kw_only=True):
     samples: tuple[float, ...]
     aim: float | None = None
     upstream: float | None = None
-    stages: dict[str, tuple[float, ...]] = {}  # when each stage was done, in the order of the journey
-    shares: dict[str, tuple[float, ...]] = {}  # milliseconds in which each of these was under way
+    stages: dict[str, tuple[float, ...]] = {}  # when each stage was done, in their order
+    shares: dict[str, tuple[float, ...]] = {}  # milliseconds in which each of these was in progress
     floor: str = ""  # the figure that this one is compared with
 
     @property
@@ -38,7 +38,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 def percentile(samples: Sequence[float], part: float) -> float:
-    """The sample that this part of all samples does not exceed."""
+    """The percentile of the samples."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, max(0, -int(-part * len(ordered) // 1) - 1))]
 
@@ -92,7 +92,7 @@ def _number(value: float, unit: str) -> str:
 
 
 def machine() -> dict[str, object]:
-    """Where and when it was measured; a busy machine shows here."""
+    """Place, time and load of the measurement."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": _commit(),
@@ -112,7 +112,7 @@ def _commit() -> str:
 
 def document(figures: Sequence[Figure], facts: dict[str, object]) -> bytes:
     """Everything, samples included."""
-    told = [
+    rows = [
         {
             **msgspec.to_builtins(figure),
             "median": figure.median,
@@ -122,4 +122,4 @@ def document(figures: Sequence[Figure], facts: dict[str, object]) -> bytes:
         }
         for figure in figures
     ]
-    return msgspec.json.format(msgspec.json.encode({"machine": facts, "figures": told}), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode({"machine": facts, "figures": rows}), indent=2) + b"\n"

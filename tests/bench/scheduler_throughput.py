@@ -1,8 +1,8 @@
 """(h) A thousand simulated nodes: how fast pods with claims get their nodes, and what each costs in memory.
 
-API server on the memory store, binder and scheduler in one process of its own for every size; a few lines
-play the provisioner. Each pod has a claim that waits for its node, so that every pod is decided, its claim
-gets a volume in the zone that was chosen, and only then is it bound.
+API server with the memory store, binder and scheduler in one new process for every size; a small function is
+the provisioner. Each pod has a WaitForFirstConsumer claim: a node is chosen, the claim gets a volume in its
+zone, and then the pod is bound.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tests.controllers.objects import DRIVER, account, claim, node, pod, storage
 from tests.loops.inprocess import InProcessEnv, running, world
 from tests.support.scheduler_env import ZONE, in_zone
 from volplane.api import codec
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSINode
 from volplane.controllers.binder.controller import Binder
-from volplane.rules.binding import SELECTED_NODE
 from volplane.scheduler.controller import Scheduler
 
 NODES, ZONES = 1000, "abc"
@@ -40,8 +40,8 @@ async def measure(counts: tuple[int, ...], nodes: int = NODES) -> list[Figure]:
         command = (sys.executable, "-m", "tests.bench.scheduler_throughput", str(nodes), str(count))
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         async with asyncio.timeout(LONGEST):
-            told, _ = await process.communicate()
-        seconds, grown = json.loads(told)
+            output, _ = await process.communicate()
+        seconds, grown = json.loads(output)
         name = f"{count} pods with claims on {nodes} nodes"
         figures.append(Figure(key="h", name=f"{name}, placed", unit="pods/s", samples=(count / seconds,)))
         each = grown * 1000 / count
@@ -50,7 +50,7 @@ async def measure(counts: tuple[int, ...], nodes: int = NODES) -> list[Figure]:
 
 
 async def schedule_pods(nodes: int, count: int) -> tuple[float, float]:
-    """Seconds until all have their node, and MB that they cost."""
+    """Seconds until all pods are scheduled, and their memory in MB."""
     async with world() as around:
         await _create_nodes(around, nodes)
         jobs = (
@@ -113,20 +113,20 @@ async def _wait_until_scheduled(around: InProcessEnv, count: int) -> None:
 
 
 async def _provision(around: InProcessEnv) -> None:
-    """A volume in the zone of the selected node for every claim that has one."""
+    """Create a volume in the zone of the selected node for every claim that has one."""
     client, waiting = around.role("provisioner"), asyncio.Queue[PersistentVolumeClaim]()
     nodes = client.cache(Node)
     await nodes.wait_synced()
 
     def on_claim(old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
-        before = old is not None and SELECTED_NODE in old.metadata.annotations
-        if new is not None and not before and SELECTED_NODE in new.metadata.annotations:
+        before = old is not None and SELECTED_NODE_ANNOTATION in old.metadata.annotations
+        if new is not None and not before and SELECTED_NODE_ANNOTATION in new.metadata.annotations:
             waiting.put_nowait(new)
 
     client.cache(PersistentVolumeClaim).subscribe(on_claim)
     while True:
         wanted = await waiting.get()
-        chosen = nodes.get(wanted.metadata.annotations[SELECTED_NODE])
+        chosen = nodes.get(wanted.metadata.annotations[SELECTED_NODE_ANNOTATION])
         assert chosen is not None
         reference = {"namespace": wanted.namespace, "name": wanted.name, "uid": wanted.uid}
         zone = in_zone(chosen.metadata.labels[ZONE])
@@ -134,6 +134,6 @@ async def _provision(around: InProcessEnv) -> None:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # events beyond what the recorder keeps are dropped, and said to be
+    logging.disable(logging.WARNING)  # the recorder drops events beyond its limit, and warns
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         print(json.dumps(runner.run(schedule_pods(int(sys.argv[1]), int(sys.argv[2])))))

@@ -1,8 +1,7 @@
-"""A journey's stages, read off the trace of the process that made it.
+"""The stages of a claim and its pod, from the trace of the process.
 
-A stage is done when its span ends. Spans carry the machine's monotonic clock, as the benchmark's own times
-do, so that both lie on one line. Work that runs beside the way (events, statuses that
-nobody waits for) is no stage.
+A stage is done when its span ends. Spans have the machine's monotonic clock, as the benchmark's own times.
+Work off the critical path (events, status updates) is not a stage.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ class Stage(Struct, frozen=True):
     name: str
     component: str
     step: str
-    subject: str = ""  # how it begins, where component and step are not enough
-    last: bool = False  # of several, the last one counts
+    subject: str = ""  # prefix of the subject, if component and step are not enough
+    last: bool = False  # the last one of several
 
 
 UP = (
@@ -50,12 +49,12 @@ DOWN = (
 
 
 def stage_times(stages: Sequence[Stage], spans: Sequence[Span], start: int) -> dict[str, float]:
-    """When each stage was done, in milliseconds after the start; what was not seen is left out."""
+    """When each stage was done, in milliseconds after the start, without missing stages."""
     found = {stage.name: _end(stage, spans) for stage in stages}
     return {name: (end - start) / 1e6 for name, end in found.items() if end is not None}
 
 
-# What is under way, by component and steps; a driver's call holds what it has made the host do.
+# Shares of the time, by component and steps; a driver's call includes its work on the host.
 SHARES = {
     "driver": ("driver", ()),
     "mkfs": ("host", ("mkfs",)),
@@ -65,7 +64,7 @@ SHARES = {
 
 
 def shares(spans: Sequence[Span], start: int, end: int) -> dict[str, float]:
-    """Milliseconds between the two moments in which at least one of each was under way."""
+    """Milliseconds in which at least one of each was in progress."""
     return {
         name: _busy_time(
             [s for s in spans if s.component == who and (not steps or s.step in steps)], start, end

@@ -1,7 +1,7 @@
-"""`python -m tests.bench.stores`: the keepers beside each other, in one run on one machine.
+"""`python -m tests.bench.stores`: compare the stores in one run on one machine.
 
-etcd runs as it is delivered, one member on loopback with its data on the same disk as SQLite's. "asked
-directly" is what reads would cost if each went to etcd instead of to the copy in memory.
+etcd has its default settings, one member on loopback with its data on the same disk as SQLite's. "asked
+directly" are reads from etcd instead of from the copy in memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Act = Callable[[int], Awaitable[object]]
 
 
 async def rate(act: Act, concurrency: int, seconds: float) -> str:
-    """How often a second, and how long one takes at the median."""
+    """Operations per second, and the median duration of one."""
     times: list[float] = []
     end = time.perf_counter() + seconds
 
@@ -80,7 +80,7 @@ async def measure(figures: Figures, column: str, store: Store, seconds: float) -
 
 
 async def measure_watch_latency(store: Store, count: int) -> float:
-    """From the call of a create until a watcher has its event."""
+    """The time from the call of a create until a watcher has its event."""
     times = []
     async with store.watch("/watched/", revision=store.revision) as watch:
         for n in range(count):

@@ -1,4 +1,4 @@
-"""What the loop of a serving verb says of its own."""
+"""The exception handler of the event loop."""
 
 from __future__ import annotations
 

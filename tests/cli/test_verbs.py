@@ -1,4 +1,4 @@
-"""How verbs are loaded, and what their help says."""
+"""How verbs are loaded, and their help texts."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ print(gc.get_freeze_count())
 
 
 def test_what_a_verb_loads_stays_and_garbage_is_looked_for_again() -> None:
-    told = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=60)
-    assert told.returncode == 0, told.stderr
-    assert int(told.stdout) > 10_000
+    done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10_000
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,4 +1,4 @@
-"""The cache against a scripted transport: what it tells, in which order, through lost streams and lost
+"""The cache with a scripted transport: its notifications and their order, with lost streams and compacted
 history.
 """
 

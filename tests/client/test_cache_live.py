@@ -1,4 +1,4 @@
-"""A cache knows whether it hears its server."""
+"""A cache knows whether its watch is connected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from volplane.client.transport import ChangeType, ListPage, ObjectChange
 
 
 class Line:
-    """A server whose stream the test cuts and mends."""
+    """A server whose stream the test disconnects and reconnects."""
 
     def __init__(self) -> None:
         self.batches: asyncio.Queue[Sequence[ObjectChange[Node]] | None] = asyncio.Queue()

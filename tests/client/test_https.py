@@ -1,4 +1,4 @@
-"""The HTTPS transport against the real API server on loopback: verbs, errors, watches, restarts."""
+"""The HTTPS transport with the real API server: verbs, errors, watches, restarts."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_missing_kubeconfig_is_named(place: Path) -> None:
 
 
 async def test_an_empty_list_may_be_null() -> None:
-    """As upstream's server writes a list or a map of Go that has nothing in it."""
+    """As upstream's server writes an empty list or map of Go."""
     node = b'{"metadata":{"name":"n","resourceVersion":"7"},"spec":{"drivers":null}}'
 
     async def answer(request: Request) -> Response:

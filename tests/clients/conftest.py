@@ -1,4 +1,4 @@
-"""One `volplane up` a file; one namespace and one home for each kubectl."""
+"""One `volplane up` per file; one namespace and one home directory for each kubectl."""
 
 from __future__ import annotations
 

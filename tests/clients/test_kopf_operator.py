@@ -1,4 +1,4 @@
-"""A kopf operator, unmodified: it reacts to a custom resource, patches status, holds deletion, resumes."""
+"""A kopf operator: it handles a custom resource, patches its status, delays its deletion, resumes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_operator_paints_repaints_resumes_and_lets_go(up: Up, tmp_path: Path)
         until("it is repainted", lambda: painting(up, "sky")["status"]["repainted"] == "grey", log)
         assert colour(up, "sky") == "grey"
         assert painting(up, "sky")["metadata"]["generation"] == generation + 1  # status does not count
-    # Without the operator nobody reacts, and its finalizer holds the object.
+    # Without the operator, its finalizer keeps the object.
     up.apply(PAINTING % ("sea", "green"))
     up.kubectl("delete", "painting", "sky", "-n", NAMESPACE, "--wait=false")
     assert painting(up, "sky")["metadata"]["deletionTimestamp"]
@@ -116,8 +116,8 @@ def test_an_operator_paints_repaints_resumes_and_lets_go(up: Up, tmp_path: Path)
         paint = "get", "configmap", "sky-paint", "-n", NAMESPACE
         until("what it adopted goes, too", lambda: "NotFound" in up.kubectl(*paint, check=False), log)
         until("its last word", lambda: up.get("configmap", "sky-was-here", "-n", NAMESPACE), log)
-        told = "get", "events", "-n", NAMESPACE
-        until("it told an event", lambda: "in green" in up.kubectl(*told), log)
-        assert re.search(r"Normal +Painted +painting/sea +in green", up.kubectl(*told))
+        get_events = "get", "events", "-n", NAMESPACE
+        until("it told an event", lambda: "in green" in up.kubectl(*get_events), log)
+        assert re.search(r"Normal +Painted +painting/sea +in green", up.kubectl(*get_events))
         up.kubectl("delete", "painting", "sea", "-n", NAMESPACE)
     assert "Traceback" not in log.read_text(), log.read_text()

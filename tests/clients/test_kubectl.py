@@ -1,10 +1,11 @@
-"""kubectl on objects: what each command says to a user who is right, and to one who is wrong."""
+"""kubectl on objects: the output of each command, for correct and for wrong input."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,22 +62,22 @@ def test_apply_takes_a_folder_and_prunes_what_is_no_longer_in_it(kubectl: Kubect
         labelled = json.loads(config_map(f"folder-{name}", a="1"))
         labelled["metadata"]["labels"] = {"from": "folder"}
         (tmp_path / f"{name}.json").write_text(json.dumps(labelled))
-    prune = ("--prune", "-l", "from=folder")
+    prune: tuple[str, ...] = ("--prune", "-l", "from=folder")
     if kubectl.minor > 26:
         prune += ("--prune-allowlist=core/v1/ConfigMap",)
     else:
         prune += ("--prune-whitelist=core/v1/ConfigMap",)
-    told = kubectl("apply", "-f", str(tmp_path), *prune)
-    assert told == "configmap/folder-one created\nconfigmap/folder-two created\n"
+    output = kubectl("apply", "-f", str(tmp_path), *prune)
+    assert output == "configmap/folder-one created\nconfigmap/folder-two created\n"
     (tmp_path / "two.json").unlink()
-    told = kubectl("apply", "-f", str(tmp_path), *prune)
-    assert told == "configmap/folder-one unchanged\nconfigmap/folder-two pruned\n"
+    output = kubectl("apply", "-f", str(tmp_path), *prune)
+    assert output == "configmap/folder-one unchanged\nconfigmap/folder-two pruned\n"
 
 
 def test_apply_refuses_a_field_that_does_not_exist(kubectl: Kubectl) -> None:
     wrong = config_map("wrong").replace('"data"', '"dat"')
-    told = kubectl.fails("apply", "-f", "-", stdin=wrong)
-    assert 'unknown field "dat"' in told
+    output = kubectl.fails("apply", "-f", "-", stdin=wrong)
+    assert 'unknown field "dat"' in output
     assert 'configmaps "wrong" not found' in kubectl.fails("get", "configmap", "wrong")
     assert kubectl.apply(wrong, "--validate=false") == "configmap/wrong created\n"
 
@@ -84,23 +85,23 @@ def test_apply_refuses_a_field_that_does_not_exist(kubectl: Kubectl) -> None:
 def test_apply_refuses_what_cannot_be_read(kubectl: Kubectl) -> None:
     assert "error converting YAML to JSON" in kubectl.fails("apply", "-f", "-", stdin="a: [")
     unknown = "apiVersion: nowhere.example.com/v1\nkind: Nothing\nmetadata: {name: x}\n"
-    told = kubectl.fails("apply", "-f", "-", stdin=unknown)
-    assert 'no matches for kind "Nothing" in version "nowhere.example.com/v1"' in told
+    output = kubectl.fails("apply", "-f", "-", stdin=unknown)
+    assert 'no matches for kind "Nothing" in version "nowhere.example.com/v1"' in output
     assert 'the path "no-such-file" does not exist' in kubectl.fails("apply", "-f", "no-such-file")
 
 
 def test_apply_on_the_server_tells_conflicts_and_may_be_forced(kubectl: Kubectl) -> None:
-    def applied(manager: str, value: str, *words: str, fails: bool = False) -> str:
+    def apply_value(manager: str, value: str, *words: str, fails: bool = False) -> str:
         options = ("--server-side", "--field-manager", manager, "-f", "-", *words)
         ask = kubectl.fails if fails else kubectl
         return ask("apply", *options, stdin=config_map("shared", a=value))
 
-    assert applied("first", "1") == "configmap/shared serverside-applied\n"
-    assert applied("first", "2") == "configmap/shared serverside-applied\n"
-    conflict = applied("second", "3", fails=True)
+    assert apply_value("first", "1") == "configmap/shared serverside-applied\n"
+    assert apply_value("first", "2") == "configmap/shared serverside-applied\n"
+    conflict = apply_value("second", "3", fails=True)
     assert 'Apply failed with 1 conflict: conflict with "first": .data.a' in conflict
     assert kubectl.value(".data.a", "cm", "shared") == "2"
-    assert applied("second", "3", "--force-conflicts") == "configmap/shared serverside-applied\n"
+    assert apply_value("second", "3", "--force-conflicts") == "configmap/shared serverside-applied\n"
     assert kubectl.value(".data.a", "cm", "shared") == "3"
     managers = kubectl.value(".metadata.managedFields[*].manager", "cm", "shared", *kubectl_managed(kubectl))
     assert managers.split() == ["second"]
@@ -129,16 +130,16 @@ def test_create_of_every_sort_a_user_types(kubectl: Kubectl, tmp_path: Path) -> 
         assert kubectl("create", *words.split()) == f"{name} created\n"
     assert json.loads(kubectl.value(".data", "cm", "made")) == {"a": "1", "file.txt": "content"}
     assert kubectl.value(".data.word", "secret", "hidden") == "b3Blbg=="
-    told = kubectl.fails("create", "configmap", "made")
-    assert 'configmaps "made" already exists' in told
+    output = kubectl.fails("create", "configmap", "made")
+    assert 'configmaps "made" already exists' in output
     assert "(server dry run)" in kubectl("create", "configmap", "dry", "--dry-run=server")
     assert 'configmaps "dry" not found' in kubectl.fails("get", "configmap", "dry")
     assert 'metadata.name: Invalid value: "Bad_Name"' in kubectl.fails("create", "configmap", "Bad_Name")
 
 
 def test_create_in_a_namespace_that_does_not_exist(kubectl: Kubectl) -> None:
-    told = kubectl.fails("create", "configmap", "x", "-n", "nowhere")
-    assert 'namespaces "nowhere" not found' in told
+    output = kubectl.fails("create", "configmap", "x", "-n", "nowhere")
+    assert 'namespaces "nowhere" not found' in output
 
 
 def test_replace_wants_the_newest_version_or_none(kubectl: Kubectl) -> None:
@@ -148,12 +149,12 @@ def test_replace_wants_the_newest_version_or_none(kubectl: Kubectl) -> None:
         kubectl("replace", "-f", "-", stdin=config_map("replaced", b="2")) == "configmap/replaced replaced\n"
     )
     assert json.loads(kubectl.value(".data", "cm", "replaced")) == {"b": "2"}
-    told = kubectl.fails("replace", "-f", "-", stdin=old)
-    assert "the object has been modified; please apply your changes to the latest version" in told
+    output = kubectl.fails("replace", "-f", "-", stdin=old)
+    assert "the object has been modified; please apply your changes to the latest version" in output
     assert "not found" in kubectl.fails("replace", "-f", "-", stdin=config_map("never-there"))
     before = kubectl.value(".metadata.uid", "cm", "replaced")
-    told = kubectl("replace", "--force", "-f", "-", stdin=config_map("replaced", c="3"))
-    assert told == f'configmap "replaced" deleted{_from(kubectl)}\nconfigmap/replaced replaced\n'
+    output = kubectl("replace", "--force", "-f", "-", stdin=config_map("replaced", c="3"))
+    assert output == f'configmap "replaced" deleted{_from(kubectl)}\nconfigmap/replaced replaced\n'
     assert kubectl.value(".metadata.uid", "cm", "replaced") != before
 
 
@@ -197,14 +198,14 @@ def test_get_in_every_form(kubectl: Kubectl) -> None:
 
 
 def test_get_of_what_is_not_there(kubectl: Kubectl) -> None:
-    told = kubectl.fails("get", "configmap", "missing")
-    assert told == 'Error from server (NotFound): configmaps "missing" not found\n'
+    output = kubectl.fails("get", "configmap", "missing")
+    assert output == 'Error from server (NotFound): configmaps "missing" not found\n'
     assert 'the server doesn\'t have a resource type "nonsense"' in kubectl.fails("get", "nonsense")
     assert kubectl.run("get", "pvc").stderr == f"No resources found in {kubectl.namespace} namespace.\n"
-    told = kubectl.fails("get", "cm", "-l", "a=(")
-    assert "unable to parse requirement" in told
-    told = kubectl.fails("get", "cm", "--field-selector=data.a=1")
-    assert '"data.a" is not a known field selector: only "metadata.name", "metadata.namespace"' in told
+    output = kubectl.fails("get", "cm", "-l", "a=(")
+    assert "unable to parse requirement" in output
+    output = kubectl.fails("get", "cm", "--field-selector=data.a=1")
+    assert '"data.a" is not a known field selector: only "metadata.name", "metadata.namespace"' in output
     assert "field label not supported: spec.x" in kubectl.fails("get", "pods", "--field-selector=spec.x=1")
 
 
@@ -244,8 +245,8 @@ def test_describe_tells_the_whole_story(kubectl: Kubectl) -> None:
     assert re.search(r"VolumeBindingMode: +Immediate", klass)
     assert re.search(r"Status: +Active", kubectl("describe", "namespace", kubectl.namespace))
     assert "Replicas:" in kubectl("describe", "deployment", "-n", "kube-system", "ebs-csi-controller")
-    told = kubectl.fails("describe", "configmap", "missing")
-    assert told == 'Error from server (NotFound): configmaps "missing" not found\n'
+    output = kubectl.fails("describe", "configmap", "missing")
+    assert output == 'Error from server (NotFound): configmaps "missing" not found\n'
 
 
 def test_explain_knows_fields_of_built_in_and_custom_kinds(kubectl: Kubectl) -> None:
@@ -259,8 +260,8 @@ def test_explain_knows_fields_of_built_in_and_custom_kinds(kubectl: Kubectl) -> 
     kubectl("wait", "--for=condition=Established", "crd/widgets.shop.example.com", "--timeout=60s")
     wait_until("its schema is published", lambda: kubectl.run("explain", "widget.spec.size").returncode == 0)
     assert "How big it is." in kubectl("explain", "widget.spec.size")
-    told = kubectl.fails("explain", "pod.spec.nothing")
-    assert 'field "nothing" does not exist' in told
+    output = kubectl.fails("explain", "pod.spec.nothing")
+    assert 'field "nothing" does not exist' in output
 
 
 # --- patch, edit, label, annotate
@@ -281,17 +282,17 @@ def test_patch_in_three_ways(kubectl: Kubectl) -> None:
 def test_patches_that_cannot_be(kubectl: Kubectl) -> None:
     kubectl.apply(config_map("unpatched", a="1"))
     failed = '[{"op": "test", "path": "/data/a", "value": "2"}]'
-    told = kubectl.fails("patch", "cm", "unpatched", "--type=json", "-p", failed)
-    assert told.startswith("The request is invalid")  # the server says no more, and neither does upstream's
+    output = kubectl.fails("patch", "cm", "unpatched", "--type=json", "-p", failed)
+    assert output.startswith("The request is invalid")  # the server says no more, and neither does upstream's
     assert "error decoding patch: unexpected end of JSON input" in kubectl.fails(
         "patch", "cm", "unpatched", "-p", '{"data": '
     )
     assert "not found" in kubectl.fails("patch", "cm", "missing", "-p", "{}")
-    told = kubectl.fails("patch", "cm", "unpatched", "-p", '{"data": {"a": 1}}')
-    assert "cannot unmarshal number" in told
-    told = kubectl.fails("patch", "storageclass", "standard", "-p", '{"provisioner": "other"}')
-    assert "is invalid" in told
-    assert "provisioner: Forbidden: updates to provisioner are forbidden" in told
+    output = kubectl.fails("patch", "cm", "unpatched", "-p", '{"data": {"a": 1}}')
+    assert "cannot unmarshal number" in output
+    output = kubectl.fails("patch", "storageclass", "standard", "-p", '{"provisioner": "other"}')
+    assert "is invalid" in output
+    assert "provisioner: Forbidden: updates to provisioner are forbidden" in output
 
 
 def test_strategic_patch_merges_lists_by_their_keys(kubectl: Kubectl) -> None:
@@ -327,14 +328,14 @@ def test_edit_saves_what_the_editor_changed(kubectl: Kubectl, tmp_path: Path) ->
 def test_label_and_annotate(kubectl: Kubectl) -> None:
     kubectl.apply(config_map("marked"))
     assert kubectl("label", "cm", "marked", "app=one", "tier=back") == "configmap/marked labeled\n"
-    told = kubectl.fails("label", "cm", "marked", "app=two")
-    assert "'app' already has a value (one), and --overwrite is false" in told
+    output = kubectl.fails("label", "cm", "marked", "app=two")
+    assert "'app' already has a value (one), and --overwrite is false" in output
     kubectl("label", "cm", "marked", "--overwrite", "app=two")
     kubectl("label", "cm", "marked", "tier-")
     assert json.loads(kubectl.value(".metadata.labels", "cm", "marked")) == {"app": "two"}
     assert "cm" not in kubectl("get", "cm", "-l", "app=one", "-o", "name")
-    told = kubectl.fails("label", "cm", "marked", "app=not/valid", "--overwrite")
-    assert "a valid label must be" in told or "invalid label value" in told
+    output = kubectl.fails("label", "cm", "marked", "app=not/valid", "--overwrite")
+    assert "a valid label must be" in output or "invalid label value" in output
     assert kubectl("annotate", "cm", "marked", "why=because of that") == "configmap/marked annotated\n"
     assert kubectl.value(".metadata.annotations.why", "cm", "marked") == "because of that"
     kubectl("annotate", "cm", "marked", "why-")
@@ -350,8 +351,8 @@ def test_delete_waits_for_finalizers(kubectl: Kubectl) -> None:
     kubectl.apply(json.dumps(held))
     assert kubectl("delete", "cm", "held", "--wait=false") == f'configmap "held" deleted{_from(kubectl)}\n'
     assert kubectl.value(".metadata.deletionTimestamp", "cm", "held")
-    told = kubectl.fails("wait", "--for=delete", "cm/held", "--timeout=1s")
-    assert "timed out waiting for the condition on configmaps/held" in told
+    output = kubectl.fails("wait", "--for=delete", "cm/held", "--timeout=1s")
+    assert "timed out waiting for the condition on configmaps/held" in output
     with kubectl.start("delete", "cm", "held", "--wait=true") as deleting:
         deleting.until("deleted")
         kubectl("patch", "cm", "held", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
@@ -368,8 +369,8 @@ def test_delete_by_label_by_file_and_of_nothing(kubectl: Kubectl) -> None:
     for name in ("heap-1", "heap-2"):
         kubectl.apply(config_map(name))
         kubectl("label", "cm", name, "heap=yes")
-    told = kubectl("delete", "cm", "-l", "heap=yes")
-    assert [line.split()[1] for line in told.splitlines()] == ['"heap-1"', '"heap-2"']
+    output = kubectl("delete", "cm", "-l", "heap=yes")
+    assert [line.split()[1] for line in output.splitlines()] == ['"heap-1"', '"heap-2"']
     assert kubectl.fails("delete", "cm", "heap-1") == (
         'Error from server (NotFound): configmaps "heap-1" not found\n'
     )
@@ -379,19 +380,22 @@ def test_delete_by_label_by_file_and_of_nothing(kubectl: Kubectl) -> None:
 
 
 def test_cascades(kubectl: Kubectl) -> None:
-    def owned(owner: str) -> list[str]:
+    def list_owned(owner: str) -> list[str]:
         return kubectl("get", "rs", "-l", f"app={owner}", "-o", "name").split()
+
+    def is_empty(owner: str) -> bool:
+        return not list_owned(owner)
 
     for owner in ("orphan", "foreground", "background"):
         kubectl("create", "deployment", owner, "--image=busybox", "--replicas=0")
-        wait_until("its replica set", lambda owner=owner: owned(owner))
+        wait_until("its replica set", partial(list_owned, owner))
         kubectl("delete", "deployment", owner, f"--cascade={owner}")
         assert "not found" in kubectl.fails("get", "deployment", owner)
         if owner == "foreground":
-            assert owned(owner) == []
+            assert list_owned(owner) == []
         elif owner == "background":
-            wait_until("the replica set goes", lambda owner=owner: not owned(owner))
-    (left,) = owned("orphan")
+            wait_until("the replica set goes", partial(is_empty, owner))
+    (left,) = list_owned("orphan")
     assert kubectl.value(".metadata.ownerReferences", left) == ""
     kubectl("delete", left)
 
@@ -407,7 +411,7 @@ def test_cascades_of_custom_objects(kubectl: Kubectl) -> None:
     )
 
     def make(level: str, what: dict[str, str], above: str = "", owner: dict[str, str] | None = None) -> None:
-        """One object for each way; each is owned by the one above it."""
+        """One object per deletion mode; each is owned by the one above it."""
         items = []
         for way in ("orphan", "foreground", "background"):
             metadata: dict[str, object] = {"name": f"{level}-{way}"}
@@ -419,7 +423,7 @@ def test_cascades_of_custom_objects(kubectl: Kubectl) -> None:
         for item in json.loads(kubectl("get", f"{widgets},configmaps", "-o", "json"))["items"]:
             uids[item["metadata"]["name"]] = item["metadata"]["uid"]
 
-    def left(way: str) -> set[str]:
+    def list_left(way: str) -> set[str]:
         names = kubectl("get", f"{widgets},configmaps", "-o", "name").split()
         return {name.rpartition("/")[2].partition("-")[0] for name in names if name.endswith(f"-{way}")}
 
@@ -428,11 +432,11 @@ def test_cascades_of_custom_objects(kubectl: Kubectl) -> None:
     make("middle", config, "top", widget)
     make("bottom", widget, "middle", config)
     kubectl("delete", widgets, "top-foreground", "--cascade=foreground")
-    assert left("foreground") == set()
+    assert list_left("foreground") == set()
     kubectl("delete", widgets, "top-background", "--cascade=background")
-    wait_until("what it owned goes", lambda: left("background") == set())
+    wait_until("what it owned goes", lambda: list_left("background") == set())
     kubectl("delete", widgets, "top-orphan", "--cascade=orphan")
-    assert left("orphan") == {"middle", "bottom"}
+    assert list_left("orphan") == {"middle", "bottom"}
     assert kubectl.value(".metadata.ownerReferences", "configmap", "middle-orphan") == ""
     kubectl("delete", "crd", widgets)
 
@@ -441,20 +445,20 @@ def test_wait_for_conditions_and_fields(kubectl: Kubectl) -> None:
     assert kubectl("wait", "--for=condition=Ready", "node/worker-1", "--timeout=60s") == (
         "node/worker-1 condition met\n"
     )
-    told = kubectl.fails("wait", "--for=condition=Nonsense", "node/worker-1", "--timeout=1s")
-    assert "timed out waiting for the condition on nodes/worker-1" in told
+    output = kubectl.fails("wait", "--for=condition=Nonsense", "node/worker-1", "--timeout=1s")
+    assert "timed out waiting for the condition on nodes/worker-1" in output
     assert 'nodes "none" not found' in kubectl.fails("wait", "--for=condition=Ready", "node/none")
     if kubectl.minor >= 23:
         path = "--for=jsonpath={.status.phase}=Active"
-        told = kubectl("wait", path, f"namespace/{kubectl.namespace}", "--timeout=60s")
-        assert told == f"namespace/{kubectl.namespace} condition met\n"
+        output = kubectl("wait", path, f"namespace/{kubectl.namespace}", "--timeout=60s")
+        assert output == f"namespace/{kubectl.namespace} condition met\n"
 
 
 def test_diff_tells_by_its_exit_code(kubectl: Kubectl) -> None:
     kubectl.apply(config_map("differs", a="1"))
     assert kubectl("diff", "-f", "-", stdin=config_map("differs", a="1")) == ""
-    told = kubectl("diff", "-f", "-", stdin=config_map("differs", a="2"), code=1)
-    assert '-  a: "1"\n+  a: "2"\n' in told
+    output = kubectl("diff", "-f", "-", stdin=config_map("differs", a="2"), code=1)
+    assert '-  a: "1"\n+  a: "2"\n' in output
     assert kubectl.value(".data.a", "cm", "differs") == "1"
     new = kubectl("diff", "-f", "-", stdin=config_map("differs-new", a="2"), code=1)
     assert "+kind: ConfigMap" in new
@@ -476,8 +480,8 @@ def test_auth_can_i(kubectl: Kubectl) -> None:
     wait_until("it counts", lambda: kubectl.run("auth", "can-i", "list", "cm", "--as=jane").returncode == 0)
     assert kubectl("auth", "can-i", "get", "cm", "--as=jane", code=1) == "no\n"
     assert re.search(r"configmaps +\[\] +\[\] +\[list\]", kubectl("auth", "can-i", "--list", "--as=jane"))
-    told = kubectl.fails("get", "secrets", "--as=jane")
-    assert told == (
+    output = kubectl.fails("get", "secrets", "--as=jane")
+    assert output == (
         'Error from server (Forbidden): secrets is forbidden: User "jane" cannot list resource "secrets" '
         f'in API group "" in the namespace "{kubectl.namespace}"\n'
     )
@@ -502,8 +506,8 @@ def test_what_the_server_has(kubectl: Kubectl, up: Up) -> None:
         in re.sub("\x1b\\[[0-9;]*m", "", kubectl("cluster-info"))
     )
     assert kubectl("get", "--raw", "/readyz") == "ok"
-    told = kubectl.fails("top", "nodes")
-    assert "Metrics API not available" in told
+    output = kubectl.fails("top", "nodes")
+    assert "Metrics API not available" in output
 
 
 def test_custom_resources(kubectl: Kubectl) -> None:
@@ -512,12 +516,12 @@ def test_custom_resources(kubectl: Kubectl) -> None:
     widget = "apiVersion: shop.example.com/v1\nkind: Widget\nmetadata: {{name: w}}\nspec: {{size: {}}}\n"
     assert kubectl.apply(widget.format(3)) == "widget.shop.example.com/w created\n"
     assert re.search(r"NAME +SIZE\nw +3\n", kubectl("get", "wd"))
-    told = kubectl.fails("apply", "-f", "-", stdin=widget.format(0))
-    assert "spec.size in body should be greater than or equal to 1" in told
+    output = kubectl.fails("apply", "-f", "-", stdin=widget.format(0))
+    assert "spec.size in body should be greater than or equal to 1" in output
     kubectl("patch", "widget", "w", "--type=merge", "-p", '{"spec": {"size": 4}}')
     assert kubectl.value(".spec.size", "widget", "w") == "4"
-    told = kubectl.fails("patch", "widget", "w", "-p", '{"spec": {"size": 5}}')
-    assert "the body of the request was in an unknown format" in told
+    output = kubectl.fails("patch", "widget", "w", "-p", '{"spec": {"size": 5}}')
+    assert "the body of the request was in an unknown format" in output
     assert kubectl.apply(widget.format(5), "--server-side", "--force-conflicts").endswith(
         "serverside-applied\n"
     )

@@ -1,4 +1,4 @@
-"""kubectl on what runs: logs, exec, copies, forwarded ports, nodes that are emptied, rollouts."""
+"""kubectl on pods: logs, exec, cp, port-forward, drain, rollouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.up import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
 
-# Counts until it is told to stop, so that a log has a first line, more to come, and an end.
+# Counts until it is stopped, so that the log has a first line, more lines, and an end.
 COUNTING = 'i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo "line $i"; sleep 0.1; done; echo the end'
 SERVING = (
     "import http.server, sys\n"
@@ -95,10 +95,10 @@ def test_logs_are_followed_to_the_end(kubectl: Kubectl) -> None:
 
 def test_logs_of_what_has_none(kubectl: Kubectl, sleeper: str) -> None:
     assert 'pods "missing" not found' in kubectl.fails("logs", "missing")
-    told = kubectl.fails("logs", sleeper, "-c", "other")
-    assert "container other is not valid for pod sleeper" in told
-    told = kubectl.fails("logs", sleeper, "--previous")
-    assert 'previous terminated container "main" in pod "sleeper" not found' in told
+    output = kubectl.fails("logs", sleeper, "-c", "other")
+    assert "container other is not valid for pod sleeper" in output
+    output = kubectl.fails("logs", sleeper, "--previous")
+    assert 'previous terminated container "main" in pod "sleeper" not found' in output
 
 
 def test_logs_of_the_life_before(kubectl: Kubectl) -> None:
@@ -121,8 +121,8 @@ def test_exec_brings_output_errors_and_exit_codes(kubectl: Kubectl, sleeper: str
     assert done.stderr == "err\ncommand terminated with exit code 7\n"
     assert "exit code 127" in kubectl.fails("exec", sleeper, "--", "/no/such/program", code=127)
     assert "not found" in kubectl.fails("exec", "missing", "--", "true")
-    told = kubectl.fails("exec", sleeper, "-c", "other", "--", "true")
-    assert "container other is not valid for pod sleeper" in told or "container not found" in told
+    output = kubectl.fails("exec", sleeper, "-c", "other", "--", "true")
+    assert "container other is not valid for pod sleeper" in output or "container not found" in output
 
 
 def test_exec_takes_input_to_its_end(kubectl: Kubectl, sleeper: str) -> None:
@@ -144,13 +144,13 @@ def test_cp_both_ways(kubectl: Kubectl, sleeper: str, tmp_path: Path) -> None:
     assert "No such file or directory" in packed.stderr
     assert packed.returncode == 2
 
-    def told() -> bool:
+    def reports_missing_file() -> bool:
         missing = kubectl.run("cp", f"{sleeper}:/tmp/none", str(tmp_path / "none"))
         assert not (tmp_path / "none").exists()
         return "No such file or directory" in missing.stdout + missing.stderr
 
     # kubectl ends when the archive has ended, at times before it has printed what came with it.
-    wait_until("kubectl cp says that there is no such file", told)
+    wait_until("kubectl cp says that there is no such file", reports_missing_file)
 
 
 def test_port_forward_carries_many_requests(kubectl: Kubectl) -> None:
@@ -168,7 +168,7 @@ def test_port_forward_carries_many_requests(kubectl: Kubectl) -> None:
 
 
 def _connects(kubectl: Kubectl, pod: str, port: int) -> bool:
-    """Seen from within: its loopback is its own."""
+    """Test from inside the pod, which has its own loopback."""
     script = f"use IO::Socket::INET; exit !IO::Socket::INET->new('127.0.0.1:{port}')"
     return kubectl.run("exec", pod, "--", "perl", "-e", script).returncode == 0
 
@@ -177,8 +177,8 @@ def test_run_shows_the_output_and_cleans_up(kubectl: Kubectl) -> None:
     run = ("run", "once", "--image=busybox", "--restart=Never", "--rm", "-i", "--quiet", "--command")
     assert "hello" in kubectl(*run, "--", "echo", "hello")
     assert "not found" in kubectl.fails("get", "pod", "once")
-    told = kubectl.fails("run", "Bad_Name", "--image=busybox")
-    assert 'Invalid value: "Bad_Name"' in told
+    output = kubectl.fails("run", "Bad_Name", "--image=busybox")
+    assert 'Invalid value: "Bad_Name"' in output
 
 
 def test_run_gives_its_input_to_the_pod(kubectl: Kubectl) -> None:
@@ -193,10 +193,10 @@ def test_attach_speaks_to_the_container(kubectl: Kubectl, sleeper: str) -> None:
     assert kubectl("attach", "-i", eater, stdin="one\ntwo\n") == "one\ntwo\n"
     wait_until("it had all it wanted", lambda: kubectl.value(".status.phase", "pod", eater) == "Succeeded")
     assert kubectl("logs", eater) == "one\ntwo\n"
-    told = kubectl.fails("attach", "-i", eater, stdin="more")
-    assert "cannot attach a container in a completed pod" in told
-    told = kubectl.fails("attach", "-i", sleeper, stdin="words")
-    assert 'container "main" was not started with stdin' in told
+    output = kubectl.fails("attach", "-i", eater, stdin="more")
+    assert "cannot attach a container in a completed pod" in output
+    output = kubectl.fails("attach", "-i", sleeper, stdin="words")
+    assert 'container "main" was not started with stdin' in output
 
 
 def test_attach_to_a_terminal(kubectl: Kubectl) -> None:
@@ -240,12 +240,12 @@ def test_events_of_a_pod(kubectl: Kubectl, sleeper: str) -> None:
 def test_taints_are_set_seen_and_taken_away(kubectl: Kubectl) -> None:
     assert kubectl("taint", "node", "worker-2", "dedicated=disks:NoSchedule") == "node/worker-2 tainted\n"
     assert "dedicated=disks:NoSchedule" in kubectl("describe", "node", "worker-2")
-    told = kubectl.fails("taint", "node", "worker-2", "dedicated=other:NoSchedule")
-    assert "already has dedicated taint(s)" in told
+    output = kubectl.fails("taint", "node", "worker-2", "dedicated=other:NoSchedule")
+    assert "already has dedicated taint(s)" in output
     assert kubectl("taint", "node", "worker-2", "dedicated:NoSchedule-") == "node/worker-2 untainted\n"
     assert "not found" in kubectl.fails("taint", "node", "worker-2", "dedicated-")
-    told = kubectl.fails("taint", "node", "worker-2", "a=b:Nonsense")
-    assert "invalid taint effect: Nonsense" in told
+    output = kubectl.fails("taint", "node", "worker-2", "a=b:Nonsense")
+    assert "invalid taint effect: Nonsense" in output
 
 
 def test_cordon_keeps_new_pods_away(kubectl: Kubectl) -> None:
@@ -268,8 +268,8 @@ def test_drain_moves_pods_and_respects_budgets(kubectl: Kubectl) -> None:
     kubectl("rollout", "status", "deployment/moving", "--timeout=60s")
     start_pod(kubectl, "lonely", "sleep", "infinity", nodeName="worker-1")
     only = ("--pod-selector=app in (moving,lonely)", "--ignore-daemonsets", "--timeout=60s")
-    told = kubectl.fails("drain", "worker-1", *only)
-    assert "use --force to override" in told  # it would be lost
+    output = kubectl.fails("drain", "worker-1", *only)
+    assert "use --force to override" in output  # it would be lost
     drained = kubectl("drain", "worker-1", "--force", *only)
     assert drained.endswith("node/worker-1 drained\n") or drained.endswith("node/worker-1 evicted\n")
     assert "not found" in kubectl.fails("get", "pod", "lonely")
@@ -296,8 +296,8 @@ def test_drain_moves_pods_and_respects_budgets(kubectl: Kubectl) -> None:
 
 def test_rollouts_go_on_and_back(kubectl: Kubectl) -> None:
     kubectl.apply(deployment("rolling", 2, "sleep", "infinity"))
-    told = kubectl("rollout", "status", "deployment/rolling", "--timeout=60s")
-    assert told.endswith('deployment "rolling" successfully rolled out\n')
+    output = kubectl("rollout", "status", "deployment/rolling", "--timeout=60s")
+    assert output.endswith('deployment "rolling" successfully rolled out\n')
     kubectl("set", "env", "deployment/rolling", "COLOUR=blue")
     kubectl("rollout", "status", "deployment/rolling", "--timeout=60s")
     pods = ("pods", "-l", "app=rolling", "--field-selector=status.phase=Running")
@@ -319,13 +319,13 @@ def test_scale_up_down_and_only_if(kubectl: Kubectl) -> None:
     assert kubectl("scale", "deployment/scaled", "--replicas=3") == "deployment.apps/scaled scaled\n"
     kubectl("rollout", "status", "deployment/scaled", "--timeout=60s")
     assert kubectl.value(".status.readyReplicas", "deployment", "scaled") == "3"
-    told = kubectl.fails("scale", "deployment/scaled", "--replicas=5", "--current-replicas=2")
-    assert "xpected replicas to be 2, was 3" in told
+    output = kubectl.fails("scale", "deployment/scaled", "--replicas=5", "--current-replicas=2")
+    assert "xpected replicas to be 2, was 3" in output
     kubectl("scale", "deployment/scaled", "--replicas=0")
     wait_until("all are gone", lambda: kubectl("get", "pods", "-l", "app=scaled", "-o", "name") == "")
     assert "not found" in kubectl.fails("scale", "deployment/missing", "--replicas=1")
-    told = kubectl.fails("scale", "configmap/kube-root-ca.crt", "--replicas=1")
-    assert "could not find the requested resource" in told
+    output = kubectl.fails("scale", "configmap/kube-root-ca.crt", "--replicas=1")
+    assert "could not find the requested resource" in output
     kubectl("delete", "deployment", "scaled")
 
 
@@ -340,8 +340,8 @@ def test_a_claim_is_expanded_no_smaller(kubectl: Kubectl) -> None:
     wait_until("it is bound", lambda: kubectl.value(".status.phase", "pvc", "disk") == "Bound", 60)
     assert re.search(r"disk +Bound +pvc-\S+ +1Gi +RWO +standard", kubectl("get", "pvc", "disk"))
     claim["spec"]["resources"]["requests"]["storage"] = "512Mi"  # type: ignore[index]
-    told = kubectl.fails("apply", "-f", "-", stdin=json.dumps(claim))
-    assert "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity" in told
+    output = kubectl.fails("apply", "-f", "-", stdin=json.dumps(claim))
+    assert "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity" in output
     kubectl("delete", "pvc", "disk")
 
 

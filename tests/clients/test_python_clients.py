@@ -1,4 +1,4 @@
-"""The Python clients that people write scripts and operators with, unmodified, each with its own story."""
+"""Python clients for scripts and operators, each with a typical scenario."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ PATIENCE = 60
 
 @pytest.fixture(autouse=True)
 def _collected() -> Iterator[None]:
-    """Sockets that a client forgot are collected where their warnings are ignored."""
+    """Collect the sockets that clients leave open while their warnings are ignored."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="module")
 def sleeper(up: Up) -> str:
-    """A pod with a container that runs; all clients exec into it."""
+    """A running pod, into which all clients exec."""
     container = {
         "name": "main",
         "image": "busybox",
@@ -65,7 +65,7 @@ def sleeper(up: Up) -> str:
 
 @pytest.fixture
 def namespace(up: Up, request: pytest.FixtureRequest) -> Iterator[str]:
-    """One for each story."""
+    """One namespace per scenario."""
     name = request.node.name.removeprefix("test_").replace("_", "-")[:60].rstrip("-")
     up.kubectl("create", "namespace", name)
     # It is made after the namespace; a story that watches must not see it come.
@@ -88,7 +88,7 @@ def official(up: Up) -> Iterator[kubernetes.client.ApiClient]:
 
 
 def test_kubernetes_lists_in_pages_and_selects(official: Any, namespace: str) -> None:
-    core = kubernetes.client.CoreV1Api(official)
+    core: Any = kubernetes.client.CoreV1Api(official)
     for n in range(5):
         body = {**config_map(f"m{n}"), "metadata": {"name": f"m{n}", "labels": {"odd": str(n % 2)}}}
         core.create_namespaced_config_map(namespace, body)
@@ -109,7 +109,7 @@ def test_kubernetes_lists_in_pages_and_selects(official: Any, namespace: str) ->
 
 
 def test_kubernetes_watches_and_resumes(official: Any, namespace: str) -> None:
-    core = kubernetes.client.CoreV1Api(official)
+    core: Any = kubernetes.client.CoreV1Api(official)
     watch = kubernetes.watch.Watch()
     since = core.list_namespaced_config_map(namespace).metadata.resource_version
     writer = threading.Thread(target=_write_three, args=(core, namespace))
@@ -141,7 +141,7 @@ def _write_three(core: Any, namespace: str) -> None:
 
 
 def test_kubernetes_patches_and_is_told_what_is_wrong(official: Any, namespace: str) -> None:
-    core = kubernetes.client.CoreV1Api(official)
+    core: Any = kubernetes.client.CoreV1Api(official)
     core.create_namespaced_config_map(namespace, config_map("p", a="1", b="2"))
     patched = core.patch_namespaced_config_map("p", namespace, {"data": {"a": "10"}})
     assert patched.data == {"a": "10", "b": "2"}
@@ -151,13 +151,13 @@ def test_kubernetes_patches_and_is_told_what_is_wrong(official: Any, namespace: 
     core.patch_namespaced_config_map("p", namespace, {"data": {"c": "3"}})
     with pytest.raises(ApiException) as conflict:
         core.replace_namespaced_config_map("p", namespace, stale)
-    assert (conflict.value.status, json.loads(conflict.value.body)["reason"]) == (409, "Conflict")
+    assert (conflict.value.status, json.loads(conflict.value.body or "")["reason"]) == (409, "Conflict")
     with pytest.raises(ApiException) as missing:
         core.read_namespaced_config_map("none", namespace)
-    assert (missing.value.status, json.loads(missing.value.body)["details"]["name"]) == (404, "none")
+    assert (missing.value.status, json.loads(missing.value.body or "")["details"]["name"]) == (404, "none")
     with pytest.raises(ApiException) as invalid:
         core.create_namespaced_config_map(namespace, config_map("Not_A_Name"))
-    assert json.loads(invalid.value.body)["details"]["causes"][0]["field"] == "metadata.name"
+    assert json.loads(invalid.value.body or "")["details"]["causes"][0]["field"] == "metadata.name"
 
 
 def test_kubernetes_dynamic_client_applies(official: Any, namespace: str) -> None:
@@ -176,11 +176,11 @@ def test_kubernetes_dynamic_client_applies(official: Any, namespace: str) -> Non
 
 
 def test_kubernetes_execs_and_reads_logs(official: Any, sleeper: str) -> None:
-    core = kubernetes.client.CoreV1Api(official)
+    core: Any = kubernetes.client.CoreV1Api(official)
     call = (core.connect_get_namespaced_pod_exec, sleeper, "default")
     kept = {"stderr": True, "stdin": False, "stdout": True, "tty": False}
-    told = kubernetes.stream.stream(*call, command=["echo", "hello"], **kept)
-    assert told == "hello\n"
+    output = kubernetes.stream.stream(*call, command=["echo", "hello"], **kept)
+    assert output == "hello\n"
     talk = kubernetes.stream.stream(*call, command=["sh"], **{**kept, "stdin": True}, _preload_content=False)
     talk.write_stdin("echo heard; exit 3\n")
     talk.run_forever(timeout=PATIENCE)
@@ -192,9 +192,9 @@ def test_kubernetes_execs_and_reads_logs(official: Any, sleeper: str) -> None:
 
 
 def test_kubernetes_logs_in_with_a_service_accounts_token(official: Any, up: Up, namespace: str) -> None:
-    core = kubernetes.client.CoreV1Api(official)
-    rbac = kubernetes.client.RbacAuthorizationV1Api(official)
-    account = kubernetes.client.V1ServiceAccount(metadata={"name": "reader"})
+    core: Any = kubernetes.client.CoreV1Api(official)
+    rbac: Any = kubernetes.client.RbacAuthorizationV1Api(official)
+    account = kubernetes.client.V1ServiceAccount(metadata=kubernetes.client.V1ObjectMeta(name="reader"))
     core.create_namespaced_service_account(namespace, account)
     request = {"spec": {"expirationSeconds": 600, "audiences": []}}
     token = core.create_namespaced_service_account_token("reader", namespace, request).status.token
@@ -202,11 +202,11 @@ def test_kubernetes_logs_in_with_a_service_accounts_token(official: Any, up: Up,
     settings.ssl_ca_cert = official.configuration.ssl_ca_cert
     settings.api_key = {"authorization": f"Bearer {token}"}
     with kubernetes.client.ApiClient(settings) as api:
-        mine = kubernetes.client.CoreV1Api(api)
+        mine: Any = kubernetes.client.CoreV1Api(api)
         with pytest.raises(ApiException) as refused:
             mine.list_namespaced_config_map(namespace)
         assert refused.value.status == 403
-        assert f"system:serviceaccount:{namespace}:reader" in json.loads(refused.value.body)["message"]
+        assert f"system:serviceaccount:{namespace}:reader" in json.loads(refused.value.body or "")["message"]
         rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}
         rbac.create_namespaced_role(namespace, {"metadata": {"name": "lists"}, "rules": [rule]})
         subject = {"kind": "ServiceAccount", "name": "reader", "namespace": namespace}
@@ -223,7 +223,7 @@ async def test_kubernetes_asyncio_watches_while_it_writes(up: Up, namespace: str
     settings = kubernetes_asyncio.client.Configuration()
     await kubernetes_asyncio.config.load_kube_config(up.kubeconfig, client_configuration=settings)
     async with kubernetes_asyncio.client.ApiClient(settings) as api, asyncio.timeout(PATIENCE):
-        core = kubernetes_asyncio.client.CoreV1Api(api)
+        core: Any = kubernetes_asyncio.client.CoreV1Api(api)
         since = (await core.list_namespaced_config_map(namespace)).metadata.resource_version
 
         async def follow() -> list[tuple[str, str]]:
@@ -251,11 +251,11 @@ async def test_kubernetes_asyncio_execs(up: Up, sleeper: str) -> None:
     settings = kubernetes_asyncio.client.Configuration()
     await kubernetes_asyncio.config.load_kube_config(up.kubeconfig, client_configuration=settings)
     async with kubernetes_asyncio.stream.WsApiClient(settings) as api, asyncio.timeout(PATIENCE):
-        core = kubernetes_asyncio.client.CoreV1Api(api)
-        told = await core.connect_get_namespaced_pod_exec(
+        core: Any = kubernetes_asyncio.client.CoreV1Api(api)
+        output = await core.connect_get_namespaced_pod_exec(
             sleeper, "default", command=["sh", "-c", "echo answer $((6*7))"], stdout=True, stderr=True
         )
-        assert told == "answer 42\n"
+        assert output == "answer 42\n"
 
 
 # --- lightkube
@@ -304,7 +304,9 @@ async def test_kr8s_creates_watches_patches_and_execs(up: Up, namespace: str, sl
         await made.create()
         await made.patch({"data": {"b": "2"}})
         await made.label(app="kr8s")
-        found = [m async for m in api.get("configmaps", namespace=namespace, label_selector="app=kr8s")]
+        found: list[Any] = [
+            m async for m in api.get("configmaps", namespace=namespace, label_selector="app=kr8s")
+        ]
         assert [m.raw["data"] for m in found] == [{"a": "1", "b": "2"}]
         async for kind, seen in api.watch("configmaps", namespace=namespace, label_selector="app=kr8s"):
             assert (kind, seen.name) == ("ADDED", "k")
@@ -322,6 +324,6 @@ async def test_kr8s_creates_watches_patches_and_execs(up: Up, namespace: str, sl
 
 
 def test_the_kubeconfig_says_who_we_are(up: Up) -> None:
-    """All of the above log in by this certificate."""
+    """All clients above authenticate with this certificate."""
     config = yaml.safe_load(Path(up.kubeconfig).read_text())
     assert base64.b64decode(config["users"][0]["user"]["client-certificate-data"]).startswith(b"-----BEGIN")

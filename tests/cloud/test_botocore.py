@@ -49,10 +49,10 @@ async def cloud(directory: Path, *, attempts: int = 1, **more: Any) -> AsyncIter
         await host.close()
 
 
-async def script(directory: Path, story: Callable[[Any], None], **more: Any) -> None:
+async def script(directory: Path, use_ec2: Callable[[Any], None], **more: Any) -> None:
     """A script as people write them, on a thread of its own."""
     async with cloud(directory, **more) as ec2:
-        await asyncio.to_thread(story, ec2)
+        await asyncio.to_thread(use_ec2, ec2)
 
 
 def assert_refused(code: str, call: Callable[..., Any], **given: Any) -> str:
@@ -68,7 +68,7 @@ def tag_specification(kind: str, **tags: str) -> list[dict[str, Any]]:
 
 
 async def test_volumes_with_waiters(tmp_path: Path) -> None:
-    def story(ec2: Any) -> None:
+    def use_ec2(ec2: Any) -> None:
         made = ec2.create_volume(
             AvailabilityZone=ZONE,
             Size=10,
@@ -100,11 +100,11 @@ async def test_volumes_with_waiters(tmp_path: Path) -> None:
         ec2.delete_volume(VolumeId=volume)
         ec2.get_waiter("volume_deleted").wait(VolumeIds=[volume])
 
-    await script(tmp_path, story)
+    await script(tmp_path, use_ec2)
 
 
 async def test_snapshots_with_waiters(tmp_path: Path) -> None:
-    def story(ec2: Any) -> None:
+    def use_ec2(ec2: Any) -> None:
         volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1, VolumeType="gp3")["VolumeId"]
         taken = [
             ec2.create_snapshot(
@@ -136,11 +136,11 @@ async def test_snapshots_with_waiters(tmp_path: Path) -> None:
         assert_refused("InvalidSnapshot.NotFound", ec2.describe_snapshots, SnapshotIds=taken[:1])
         assert ec2.describe_snapshots()["Snapshots"] == []
 
-    await script(tmp_path, story)
+    await script(tmp_path, use_ec2)
 
 
 async def test_snapshots_of_all_volumes_of_an_instance(tmp_path: Path) -> None:
-    def story(ec2: Any) -> None:
+    def use_ec2(ec2: Any) -> None:
         volumes = []
         for device in ("/dev/xvdba", "/dev/xvdbb", "/dev/xvdbc"):
             tags = tag_specification("volume", at=device)
@@ -161,8 +161,8 @@ async def test_snapshots_of_all_volumes_of_an_instance(tmp_path: Path) -> None:
         assert {s["Description"] for s in ec2.describe_snapshots()["Snapshots"]} == {"both"}
         (one,) = ec2.describe_snapshots(Filters=[{"Name": "tag:at", "Values": ["/dev/xvdba"]}])["Snapshots"]
         assert (one["VolumeId"], one["VolumeSize"]) == (volumes[0], 1)
-        nobody = {"InstanceId": "i-09"}
-        assert_refused("InvalidInstanceID.NotFound", ec2.create_snapshots, InstanceSpecification=nobody)
+        unknown = {"InstanceId": "i-09"}
+        assert_refused("InvalidInstanceID.NotFound", ec2.create_snapshots, InstanceSpecification=unknown)
         nothing = {"InstanceId": "i-01", "ExcludeDataVolumeIds": volumes}
         assert_refused("InvalidParameterCombination", ec2.create_snapshots, InstanceSpecification=nothing)
         loose = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1)["VolumeId"]
@@ -174,11 +174,11 @@ async def test_snapshots_of_all_volumes_of_an_instance(tmp_path: Path) -> None:
         for volume in volumes:
             ec2.detach_volume(VolumeId=volume)
 
-    await script(tmp_path, story)
+    await script(tmp_path, use_ec2)
 
 
 async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
-    def story(ec2: Any) -> None:
+    def use_ec2(ec2: Any) -> None:
         def create(**given: Any) -> Any:
             return ec2.create_volume(**{"AvailabilityZone": ZONE, "Size": 1, "VolumeType": "gp3", **given})
 
@@ -249,11 +249,11 @@ async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
         )
         ec2.detach_volume(VolumeId=volume, Force=True)
 
-    await script(tmp_path, story)
+    await script(tmp_path, use_ec2)
 
 
 async def test_tags_on_everything(tmp_path: Path) -> None:
-    def story(ec2: Any) -> None:
+    def use_ec2(ec2: Any) -> None:
         volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1)["VolumeId"]
         snapshot = ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
         everything = [volume, snapshot, "i-01"]
@@ -265,35 +265,35 @@ async def test_tags_on_everything(tmp_path: Path) -> None:
         ec2.delete_tags(Resources=everything, Tags=[{"Key": "team"}])
         assert ec2.describe_tags()["Tags"] == []
 
-    await script(tmp_path, story)
+    await script(tmp_path, use_ec2)
 
 
 async def test_too_many_requests(tmp_path: Path) -> None:
-    def story(ec2: Any) -> None:
+    def use_ec2(ec2: Any) -> None:
         for _ in range(3):
             ec2.describe_volumes()
         text = assert_refused("RequestLimitExceeded", ec2.describe_volumes)
         assert text == "Request limit exceeded."
         ec2.describe_instances()  # a bucket of its own
 
-    await script(tmp_path, story, request_rate=0.001, request_burst=3)
+    await script(tmp_path, use_ec2, request_rate=0.001, request_burst=3)
 
 
 async def test_who_comes_again_gets_through(tmp_path: Path) -> None:
-    def story(ec2: Any) -> None:
+    def use_ec2(ec2: Any) -> None:
         for _ in range(6):
             ec2.describe_volumes()
 
-    await script(tmp_path, story, request_rate=20.0, request_burst=2, attempts=8)
+    await script(tmp_path, use_ec2, request_rate=20.0, request_burst=2, attempts=8)
 
 
 async def test_a_second_modification_waits(tmp_path: Path) -> None:
-    def story(ec2: Any) -> None:
+    def use_ec2(ec2: Any) -> None:
         volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1)["VolumeId"]
         ec2.modify_volume(VolumeId=volume, Size=2)
         assert_refused("VolumeModificationRateExceeded", ec2.modify_volume, VolumeId=volume, Size=3)
 
-    await script(tmp_path, story, modification_pause=6 * 3600.0)
+    await script(tmp_path, use_ec2, modification_pause=6 * 3600.0)
 
 
 async def test_a_full_machine(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ async def test_a_full_machine(tmp_path: Path) -> None:
     small.mkdir()
     await host.mount("tmpfs", str(small), "tmpfs", ["size=2500m"])
 
-    def story(ec2: Any) -> None:
+    def use_ec2(ec2: Any) -> None:
         volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1)["VolumeId"]
         text = assert_refused("InsufficientVolumeCapacity", ec2.create_volume, AvailabilityZone=ZONE, Size=2)
         assert "1 GiB are left" in text
@@ -310,7 +310,7 @@ async def test_a_full_machine(tmp_path: Path) -> None:
         assert_refused("InsufficientVolumeCapacity", ec2.create_volume, AvailabilityZone=ZONE, Size=1)
 
     try:
-        await script(small, story, thin=1.0)
+        await script(small, use_ec2, thin=1.0)
     finally:
         await host.unmount(str(small))
         await host.close()

@@ -26,8 +26,8 @@ from volplane.store.sqlite import SqliteStore
 
 async def main(directory):
     store = await SqliteStore.open(directory + "/state.db")
-    node = cloud.Instance("i-1", "us-east-1a", directory + "/n1")
-    settings = cloud.Settings(data_dir=directory, access_key="a", secret_key="b", instances=(node,))
+    node = cloud.CloudInstance("i-1", "us-east-1a", directory + "/n1")
+    settings = cloud.CloudOptions(data_dir=directory, access_key="a", secret_key="b", instances=(node,))
     await cloud.run(settings, Host(), store, ready=lambda address: print(address, flush=True))
 
 asyncio.run(main(sys.argv[1]))
@@ -89,7 +89,7 @@ def read(device: Path) -> bytes:
         os.close(descriptor)
 
 
-async def story(ec2: Ec2, device: Path, written: list[bool]) -> None:
+async def use_volume(ec2: Ec2, device: Path, written: list[bool]) -> None:
     """Each step as a driver does it: what is done already is fine."""
     volume = await ec2.create_volume(GIVEN, {})
     if not volume.attachments:
@@ -113,7 +113,7 @@ async def test_the_next_start_finishes_what_a_kill_interrupted(tmp_path: Path, p
     device, written = tmp_path / "n1" / "xvdba", list[bool]()
     async with service(tmp_path, point) as (ec2, process):
         with pytest.raises(Ec2Unreachable):
-            await story(ec2, device, written)
+            await use_volume(ec2, device, written)
         assert await process.wait() == -signal.SIGKILL
     if point.startswith("cloud:DeleteVolume"):
         written.clear()  # the volume was going; a new one comes out empty
@@ -122,7 +122,7 @@ async def test_the_next_start_finishes_what_a_kill_interrupted(tmp_path: Path, p
             assert volume.state in ("available", "in-use")
             assert all(a.state == "attached" for a in volume.attachments)
         assert all(s.state == "completed" for s in await ec2.snapshots())
-        await story(ec2, device, written)
+        await use_volume(ec2, device, written)
         assert await ec2.volumes() == []
         assert await ec2.snapshots() == []
         with pytest.raises(Ec2Error):

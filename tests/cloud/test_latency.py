@@ -183,11 +183,11 @@ async def test_questions_about_volumes_go_out_together(tmp_path: Path) -> None:
         asked = list[str]()
         send = ec2._send
 
-        async def counted(action: str, given: Any) -> Any:
+        async def count_requests(action: str, given: Any) -> Any:
             asked.append(action)
             return await send(action, given)
 
-        ec2._send = counted  # type: ignore[method-assign]
+        ec2._send = count_requests  # type: ignore[method-assign, assignment]
         found = await asyncio.gather(*(ec2.volume(v.id) for v in made for _ in range(3)))
         assert {v.id for v in found} == {v.id for v in made}
         assert len(asked) <= 2

@@ -19,19 +19,23 @@ async def test_volumes_that_came_and_went_leave_no_history(
 ) -> None:
     monkeypatch.setattr(keeping, "COMPACT_INTERVAL", OFTEN)
     store = await SqliteStore.open(tmp_path / "state.db", window=EVENT_WINDOW)
-    ledger = CloudRecords(store)
+    records = CloudRecords(store)
     kept = CloudVolume("vol-kept", "us-east-1a", VolumeShape(1), VolumeState.AVAILABLE)
-    await ledger.put_volume(kept)
+    await records.put_volume(kept)
     for number in range(ROUNDS):
         passing = CloudVolume(
             f"vol-{number}", "us-east-1a", VolumeShape(1), VolumeState.AVAILABLE, token=str(number)
         )
-        await ledger.put_volume(passing)
+        await records.put_volume(passing)
         assert store.revision - store.floor <= OFTEN
-        await ledger.delete_volume(passing)
+        await records.delete_volume(passing)
         assert store.revision - store.floor <= OFTEN
     assert store.revision == 1 + 2 * ROUNDS
-    assert (store.scan(""), ledger.tokens, ledger.granted) == ([store.peek("/cloud/volumes/vol-kept")], {}, 1)
+    assert (store.scan(""), records.tokens, records.granted) == (
+        [store.peek("/cloud/volumes/vol-kept")],
+        {},
+        1,
+    )
     await store.close()
 
     store = await SqliteStore.open(tmp_path / "state.db", window=EVENT_WINDOW)

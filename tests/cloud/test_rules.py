@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from volplane.cloud import filters, limits
 from volplane.cloud.errors import Ec2ErrorResponse
-from volplane.cloud.model import AttachmentState, CloudAttachment, CloudVolume, VolumeShape, VolumeState
+from volplane.cloud.model import (
+    AttachmentState,
+    CloudAttachment,
+    CloudSnapshot,
+    CloudVolume,
+    SnapshotState,
+    VolumeShape,
+    VolumeState,
+)
 from volplane.cloud.plan import (
     AttachDisk,
     DeleteDisk,
     DetachDisk,
+    FinishCopy,
     MarkLost,
+    MarkRecovered,
     RecreateFile,
     Step,
     UnbindDisk,
     plan,
+    plan_snapshot,
 )
 from volplane.cloud.query import QueryParameters
 
@@ -26,11 +39,23 @@ def volume(
     *,
     used: bool = False,
     number: int = 1,
+    lost: bool = False,
+    id_returned: bool = False,
+    snapshot: str = "",
     **tags: str,
 ) -> CloudVolume:
     attachment = CloudAttachment("i-1", "/dev/xvdba", held) if held else None
     return CloudVolume(
-        f"vol-{number}", "us-east-1a", VolumeShape(1), state, attachment=attachment, used=used, tags=tags
+        f"vol-{number}",
+        "us-east-1a",
+        VolumeShape(1),
+        state,
+        attachment=attachment,
+        used=used,
+        lost=lost,
+        id_returned=id_returned,
+        snapshot=snapshot,
+        tags=tags,
     )
 
 
@@ -44,6 +69,9 @@ A, V = AttachmentState, VolumeState
         (volume(), True, True, [UnbindDisk()]),
         (volume(), False, False, [RecreateFile()]),
         (volume(used=True), False, False, [MarkLost()]),
+        (volume(V.ERROR, used=True, lost=True), True, False, [MarkRecovered()]),
+        (volume(V.CREATING, id_returned=True, snapshot="snap-1"), False, False, [FinishCopy()]),
+        (volume(V.CREATING, id_returned=True), False, False, [MarkLost()]),
         (volume(V.CREATING), False, False, [DeleteDisk()]),
         (volume(V.CREATING), True, False, [DeleteDisk()]),
         (volume(V.DELETING), True, True, [UnbindDisk(), DeleteDisk()]),
@@ -58,6 +86,31 @@ def test_every_half_done_operation_has_an_end(
     known: CloudVolume, has_file: bool, bound: bool, steps: list[Step]
 ) -> None:
     assert list(plan(known, has_file=has_file, bound=bound)) == steps
+
+
+def test_a_file_that_lost_its_size_but_no_data_is_made_again() -> None:
+    assert list(plan(volume(used=True), has_file=False, bound=False, blank=True)) == [RecreateFile()]
+
+
+S = SnapshotState
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "has_file", "steps"),
+    [
+        (S.COMPLETED, {}, True, []),
+        (S.COMPLETED, {}, False, [MarkLost()]),
+        (S.COMPLETED, {"deleting": True}, True, [DeleteDisk()]),
+        (S.PENDING, {"id_returned": True}, True, [MarkLost()]),
+        (S.PENDING, {}, True, [DeleteDisk()]),
+        (S.ERROR, {}, False, []),
+    ],
+)
+def test_every_half_done_snapshot_has_an_end(
+    state: SnapshotState, fields: dict[str, Any], has_file: bool, steps: list[Step]
+) -> None:
+    snapshot = CloudSnapshot("snap-1", "vol-1", 1, state, "2026-01-01T00:00:00Z", **fields)
+    assert list(plan_snapshot(snapshot, has_file=has_file)) == steps
 
 
 @pytest.mark.parametrize(

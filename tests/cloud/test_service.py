@@ -7,23 +7,25 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from volplane.cloud import CloudInstance, CloudOptions, DiskService, open_service
+from volplane.cloud.create_volume import CloudVolumeRequest
 from volplane.cloud.errors import Ec2ErrorResponse, RecordsLostError
 from volplane.cloud.model import AttachmentState, CloudAttachment, CloudVolume, VolumeShape, VolumeState
-from volplane.cloud.service import CloudVolumeRequest, double_attaches
+from volplane.cloud.service import double_attaches
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 
 pytestmark = pytest.mark.root
 
 ZONE = "us-east-1a"
-WISH = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1, "gp3"), token="claim-1")
+REQUEST = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1, "gp3"), token="claim-1")
 
 
-def settings(directory: Path, **more: float) -> CloudOptions:
+def settings(directory: Path, **more: Any) -> CloudOptions:
     nodes = tuple(
         CloudInstance(f"i-{n}", zone, str(directory / f"n{n}"))
         for n, zone in [(1, ZONE), (2, ZONE), (3, "us-east-1b")]
@@ -60,7 +62,7 @@ async def assert_refused(code: str, call: object) -> str:
 
 async def test_a_disk_is_made_attached_moved_and_removed(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         file = tmp_path / "disks" / f"{volume.id}.img"
         assert file.stat().st_size == 1 << 30
         assert file.stat().st_blocks == 0
@@ -83,7 +85,7 @@ async def test_a_disk_is_made_attached_moved_and_removed(tmp_path: Path) -> None
 
 async def test_a_token_makes_one_volume(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
-        made = await asyncio.gather(*(service.create(WISH) for _ in range(5)))
+        made = await asyncio.gather(*(service.create(REQUEST) for _ in range(5)))
         assert len({v.id for v in made}) == 1
         other = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(2, "gp3"), token="claim-1")
         await assert_refused("IdempotentParameterMismatch", service.create(other))
@@ -93,7 +95,7 @@ async def test_a_token_makes_one_volume(tmp_path: Path) -> None:
 
 async def test_a_second_attach_is_refused_and_counted(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         before = double_attaches._value.get()
         results = await asyncio.gather(
             *(service.attach(volume.id, node, "/dev/xvdba") for node in ("i-1", "i-2")),
@@ -109,7 +111,7 @@ async def test_a_second_attach_is_refused_and_counted(tmp_path: Path) -> None:
 
 async def test_places_that_are_refused(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
-        one = await service.create(WISH)
+        one = await service.create(REQUEST)
         two = await service.create(CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1)))
         await service.attach(one.id, "i-1", "/dev/xvdba")
         await assert_refused("InvalidParameterValue", service.attach(two.id, "i-1", "/dev/xvdba"))
@@ -140,7 +142,7 @@ async def test_an_instance_has_28_places(tmp_path: Path) -> None:
 
 async def test_the_machine_bounds_what_is_promised(tmp_path: Path) -> None:
     async with cloud(tmp_path, thin=0.0) as service:
-        await assert_refused("InsufficientVolumeCapacity", service.create(WISH))
+        await assert_refused("InsufficientVolumeCapacity", service.create(REQUEST))
         assert await service.capacity() == 0
 
 
@@ -148,7 +150,7 @@ async def test_a_mounted_disk_is_not_detached(tmp_path: Path) -> None:
     host, point = Host(), tmp_path / "mounted"
     point.mkdir()
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await service.attach(volume.id, "i-1", "/dev/xvdba")
         device = os.readlink(tmp_path / "n1" / "xvdba")
         await host.mkfs(device, "ext4")
@@ -168,7 +170,7 @@ async def test_a_lazily_unmounted_disk_meets_no_second_mount(tmp_path: Path) -> 
     host, point = Host(), tmp_path / "mounted"
     point.mkdir()
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await service.attach(volume.id, "i-1", "/dev/xvdba")
         device = os.readlink(tmp_path / "n1" / "xvdba")
         await host.mkfs(device, "ext4")
@@ -188,7 +190,7 @@ async def test_a_mount_in_another_namespace_counts(tmp_path: Path) -> None:
     host, point = Host(), tmp_path / "mounted"
     point.mkdir()
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await service.attach(volume.id, "i-1", "/dev/xvdba")
         device = os.readlink(tmp_path / "n1" / "xvdba")
         await host.mkfs(device, "ext4")
@@ -214,7 +216,7 @@ async def test_force_takes_the_disk_from_a_dead_instance(tmp_path: Path) -> None
     host, point = Host(), tmp_path / "mounted"
     point.mkdir()
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         for how in ("force", "stopped"):
             await service.attach(volume.id, "i-1", "/dev/xvdba")
             device = os.readlink(tmp_path / "n1" / "xvdba")
@@ -232,7 +234,7 @@ async def test_force_takes_the_disk_from_a_dead_instance(tmp_path: Path) -> None
 async def test_growing_an_attached_disk(tmp_path: Path) -> None:
     host = Host()
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await service.attach(volume.id, "i-1", "/dev/xvdba")
         done = await service.modify(volume.id, {"size": 3})
         assert (done.original.size, done.target.size) == (1, 3)
@@ -246,7 +248,7 @@ async def test_growing_an_attached_disk(tmp_path: Path) -> None:
 async def test_a_clean_stop_releases_loop_devices_and_a_start_binds_them_again(tmp_path: Path) -> None:
     store = MemoryStore()
     async with cloud(tmp_path, store) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await service.attach(volume.id, "i-1", "/dev/xvdba")
     assert not is_there(tmp_path / "n1" / "xvdba")
     async with cloud(tmp_path, store) as service:
@@ -272,8 +274,8 @@ async def test_a_killed_service_is_finished_by_the_next(
         if name == stop:
             raise Killed
 
-    async def story(service: DiskService) -> None:
-        volume = await service.create(WISH)
+    async def use_volume(service: DiskService) -> None:
+        volume = await service.create(REQUEST)
         if volume.state is VolumeState.AVAILABLE:
             await service.attach(volume.id, "i-1", "/dev/xvdba")
         if service.volume(volume.id).attachment:
@@ -281,23 +283,23 @@ async def test_a_killed_service_is_finished_by_the_next(
         await service.delete(volume.id)
 
     host = Host()
-    monkeypatch.setattr("volplane.base.failpoint.armed", True)
+    monkeypatch.setattr("volplane.base.failpoint.is_armed", True)
     monkeypatch.setattr("volplane.base.failpoint.hit", hit)
     died = open_service(settings(tmp_path), host, store)
     service = await died.__aenter__()
     with pytest.raises(Killed):
-        await story(service)
-    monkeypatch.setattr("volplane.base.failpoint.armed", False)
+        await use_volume(service)
+    monkeypatch.setattr("volplane.base.failpoint.is_armed", False)
     async with open_service(settings(tmp_path), host, store) as service:
         unfinished = {VolumeState.CREATING, VolumeState.DELETING}
         moving = {AttachmentState.ATTACHING, AttachmentState.DETACHING}
-        for volume in service.ledger.volumes.values():
+        for volume in service.records.volumes.values():
             assert volume.state not in unfinished
             assert not volume.attachment or volume.attachment.state not in moving
         files = {f.removesuffix(".img") for f in os.listdir(tmp_path / "disks")}
-        assert files == set(service.ledger.volumes)
-        await story(service)
-        assert service.ledger.volumes == {}
+        assert files == set(service.records.volumes)
+        await use_volume(service)
+        assert service.records.volumes == {}
     assert os.listdir(tmp_path / "disks") == []
     await host.close()
 
@@ -307,7 +309,7 @@ async def test_files_that_belong_to_nothing_are_removed_only_if_they_hold_nothin
     async with cloud(tmp_path, store):
         pass
     blank, written = tmp_path / "disks" / "vol-0dead.img", tmp_path / "disks" / "vol-0data.img"
-    written.write_bytes(b"somebody's" * 1000)
+    written.write_bytes(b"user data " * 1000)
     blank.touch()
     os.truncate(blank, 1 << 20)
     for stray in (blank, written):
@@ -318,10 +320,10 @@ async def test_files_that_belong_to_nothing_are_removed_only_if_they_hold_nothin
     await host.close()
 
 
-async def test_disks_without_their_ledger_are_left_alone_and_nothing_starts(tmp_path: Path) -> None:
+async def test_disks_without_their_records_are_left_alone_and_nothing_starts(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
-    with pytest.raises(RecordsLostError, match=r"/state\.db knows nothing of the 1 disks in"):
+        volume = await service.create(REQUEST)
+    with pytest.raises(RecordsLostError, match=r"/state\.db has no records of the 1 disks in"):
         async with cloud(tmp_path):
             pytest.fail("it started")
     assert os.listdir(tmp_path / "disks") == [f"{volume.id}.img"]
@@ -331,7 +333,7 @@ async def test_a_lost_file_with_data_is_said_and_not_replaced(tmp_path: Path) ->
     store = MemoryStore()
     async with cloud(tmp_path, store) as service:
         used, unused = (
-            await service.create(WISH),
+            await service.create(REQUEST),
             await service.create(CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1))),
         )
         await service.attach(used.id, "i-1", "/dev/xvdba")
@@ -354,34 +356,38 @@ async def test_a_disk_whose_file_is_short_or_gone_is_an_error_until_it_is_back(t
     """The others work meanwhile, also those of the same instance, and wherever that has moved."""
     store = MemoryStore()
     async with cloud(tmp_path, store) as service:
-        gone, short, fine = [
+        missing, short, fine = [
             await service.create(CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1))) for _ in range(3)
         ]
-        for number, volume in enumerate((gone, short, fine)):
+        for number, volume in enumerate((missing, short, fine)):
             await service.attach(volume.id, "i-1", f"/dev/xvdb{'abc'[number]}")
-        for volume in (gone, short):
+        for volume in (missing, short):
             _write(service.disks.file(volume.id))
-    place = tmp_path / "disks" / f"{gone.id}.img"
+    place = tmp_path / "disks" / f"{missing.id}.img"
     place.rename(tmp_path / "kept")
     os.truncate(tmp_path / "disks" / f"{short.id}.img", 4096)
     async with cloud(tmp_path, store) as service:
-        assert [service.volume(v.id).state for v in (gone, short, fine)] == ["error", "error", "in-use"]
+        assert [service.volume(v.id).state for v in (missing, short, fine)] == ["error", "error", "in-use"]
         links = {link.name for link in (tmp_path / "n1").iterdir() if link.is_symlink()}
         assert links == {"xvdbc"}
-        await service.detach(gone.id, "i-1")
+        await service.detach(missing.id, "i-1")
         assert "is 'error'" in await assert_refused(
-            "IncorrectState", service.attach(gone.id, "i-1", "/dev/xvdba")
+            "IncorrectState", service.attach(missing.id, "i-1", "/dev/xvdba")
         )
     (tmp_path / "kept").rename(place)
     async with cloud(tmp_path, store) as service:
-        assert [service.volume(v.id).state for v in (gone, short, fine)] == ["available", "error", "in-use"]
+        assert [service.volume(v.id).state for v in (missing, short, fine)] == [
+            "available",
+            "error",
+            "in-use",
+        ]
 
 
 async def test_links_of_another_life_are_removed(tmp_path: Path) -> None:
     """They may show a disk of the directory that this one was copied from."""
     host, store = Host(), MemoryStore()
     async with cloud(tmp_path, store) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await service.attach(volume.id, "i-1", "/dev/xvdba")
     foreign = tmp_path / "foreign.img"
     foreign.touch()

@@ -1,4 +1,4 @@
-"""Snapshots and copies on real files: one moment of the disk, whoever writes to it, whatever is killed."""
+"""Snapshots and copies on real files are consistent, whatever is written or killed meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from volplane.store.memory import MemoryStore
 pytestmark = pytest.mark.root
 
 ZONE = "us-east-1a"
-WISH = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1, "gp3"))
+REQUEST = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(1, "gp3"))
 GIB = 1 << 30
 
 
@@ -78,7 +78,7 @@ def get(path: str | Path, place: int, length: int) -> bytes:
 
 async def test_a_snapshot_keeps_what_was_there_and_a_volume_comes_out_of_it(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await service.attach(volume.id, "i-1", "/dev/xvdba")
         device = tmp_path / "n1" / "xvdba"
         put(device, GIB - 4096, b"before")
@@ -103,7 +103,7 @@ async def test_a_snapshot_keeps_what_was_there_and_a_volume_comes_out_of_it(tmp_
 
 async def test_a_copy_of_a_volume(tmp_path: Path) -> None:
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         put(tmp_path / "disks" / f"{volume.id}.img", 8192, b"mine")
         copy = await service.create(
             CloudVolumeRequest(zone=ZONE, shape=VolumeShape(0, "gp3"), source=volume.id)
@@ -154,14 +154,14 @@ async def test_a_raw_disk_that_never_stands_still_is_refused_rather_than_torn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await service.attach(volume.id, "i-1", "/dev/xvdba")
         # Between two looks at the counters there is a write, however fast the copy is.
         looks = iter(range(1000))
         monkeypatch.setattr(copies, "read_write_counters", lambda device: (next(looks), 0))
         monkeypatch.setattr(copies, "reflink", lambda old, new: False)
         await assert_refused("IncorrectState", service.snapshots.create(volume.id, tags={}))
-        assert service.ledger.snapshots == {}
+        assert service.records.snapshots == {}
         assert os.listdir(tmp_path / "snapshots") == []
         monkeypatch.undo()
         with writing(tmp_path / "n1" / "xvdba"):
@@ -185,7 +185,7 @@ async def test_a_busy_file_system_is_held_still_and_let_go(
     host, target = Host(), tmp_path / "mnt"
     target.mkdir()
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await service.attach(volume.id, "i-1", "/dev/xvdba")
         device = os.path.realpath(tmp_path / "n1" / "xvdba")  # noqa: ASYNC240
         await host.mkfs(device, "ext4")
@@ -225,7 +225,7 @@ async def test_a_long_copy_answers_pending_and_goes_on(
         return copy(source, target, report=report)
 
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         await wait_until(lambda: service.volume(volume.id).state is VolumeState.AVAILABLE)
         monkeypatch.setattr(copies, "copy", slow)
         snapshot = await service.snapshots.create(volume.id, tags={})
@@ -248,7 +248,7 @@ async def test_a_long_copy_answers_pending_and_goes_on(
 
 async def test_a_full_machine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         put(tmp_path / "disks" / f"{volume.id}.img", 0, b"x" * 8192)
 
         async def nothing() -> int:
@@ -260,7 +260,7 @@ async def test_a_full_machine_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
             "InsufficientVolumeCapacity", service.snapshots.create(volume.id, tags={})
         )
         assert "0 MiB are left" in text
-        await assert_refused("InsufficientVolumeCapacity", service.create(WISH))
+        await assert_refused("InsufficientVolumeCapacity", service.create(REQUEST))
 
 
 MADE = CloudVolume(id="vol-1", zone=ZONE, shape=VolumeShape(1), state=VolumeState.CREATING)
@@ -268,12 +268,12 @@ TAKEN = CloudSnapshot(id="snap-1", volume="vol-1", size=1, state=SnapshotState.P
 
 
 @pytest.mark.parametrize(
-    ("told", "snapshot", "steps"),
+    ("id_returned", "snapshot", "steps"),
     [(False, "snap-1", [DeleteDisk()]), (True, "snap-1", [FinishCopy()]), (True, "", [MarkLost()])],
-    ids=["nobody knows it", "its snapshot is still there", "its source has changed"],
+    ids=["no client has its id", "its snapshot is still there", "its source has changed"],
 )
-def test_a_volume_half_made_at_a_start(told: bool, snapshot: str, steps: list[Step]) -> None:
-    volume = structs.replace(MADE, told=told, snapshot=snapshot)
+def test_a_volume_half_made_at_a_start(id_returned: bool, snapshot: str, steps: list[Step]) -> None:
+    volume = structs.replace(MADE, id_returned=id_returned, snapshot=snapshot)
     assert list(plan(volume, has_file=True, bound=False)) == steps
 
 
@@ -281,13 +281,13 @@ def test_a_volume_half_made_at_a_start(told: bool, snapshot: str, steps: list[St
     ("changes", "has_file", "steps"),
     [
         ({}, True, [DeleteDisk()]),
-        ({"told": True}, True, [MarkLost()]),
+        ({"id_returned": True}, True, [MarkLost()]),
         ({"state": SnapshotState.COMPLETED}, True, []),
         ({"state": SnapshotState.COMPLETED}, False, [MarkLost()]),
         ({"state": SnapshotState.COMPLETED, "deleting": True}, True, [DeleteDisk()]),
         ({"state": SnapshotState.ERROR}, False, []),
     ],
-    ids=["unheard of", "promised", "whole", "file gone", "half deleted", "failed"],
+    ids=["no client has its id", "a client has its id", "complete", "file missing", "half deleted", "failed"],
 )
 def test_a_snapshot_at_a_start(changes: dict[str, object], has_file: bool, steps: list[Step]) -> None:
     assert list(plan_snapshot(structs.replace(TAKEN, **changes), has_file=has_file)) == steps
@@ -296,20 +296,25 @@ def test_a_snapshot_at_a_start(changes: dict[str, object], has_file: bool, steps
 async def test_the_next_start_tells_of_a_snapshot_that_was_promised(tmp_path: Path) -> None:
     store = MemoryStore()
     async with cloud(tmp_path, store) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         whole = await service.snapshots.create(volume.id, tags={})
-        for name, told in (("snap-0000000a", True), ("snap-0000000b", False)):
+        for name, id_returned in (("snap-0000000a", True), ("snap-0000000b", False)):
             half = structs.replace(
-                whole, id=name, state=SnapshotState.PENDING, told=told, volume=volume.id, ended=""
+                whole,
+                id=name,
+                state=SnapshotState.PENDING,
+                id_returned=id_returned,
+                volume=volume.id,
+                ended="",
             )
-            await service.ledger.put_snapshot(half)
+            await service.records.put_snapshot(half)
             (tmp_path / "snapshots" / f"{name}.img").write_bytes(b"half")
         (tmp_path / "snapshots" / "snap-0000000c.img").write_bytes(b"nobody's")
     async with cloud(tmp_path, store) as service:
-        assert sorted(service.ledger.snapshots) == sorted([whole.id, "snap-0000000a"])
-        told = service.snapshots.get("snap-0000000a")
-        assert (told.state, told.why) == (SnapshotState.ERROR, "it was interrupted")
-        left = {f"{whole.id}.img", "snap-0000000c.img.orphaned"}  # data of which nobody knows whose it is
+        assert sorted(service.records.snapshots) == sorted([whole.id, "snap-0000000a"])
+        failed = service.snapshots.get("snap-0000000a")
+        assert (failed.state, failed.why) == (SnapshotState.ERROR, "it was interrupted")
+        left = {f"{whole.id}.img", "snap-0000000c.img.orphaned"}  # it has data, but no record
         assert set(os.listdir(tmp_path / "snapshots")) == left
     assert snapshots_room.TRIES > 1
 
@@ -332,22 +337,22 @@ async def test_progress_and_sparse_copies(tmp_path: Path) -> None:
 async def test_a_modification_is_finished_at_the_next_start(tmp_path: Path) -> None:
     store = MemoryStore()
     async with cloud(tmp_path, store) as service:
-        half, gone, lost = [await service.create(WISH) for _ in range(3)]
-        for volume in (half, gone, lost):
+        half, removed, lost = [await service.create(REQUEST) for _ in range(3)]
+        for volume in (half, removed, lost):
             change = CloudModification(
                 volume.id, volume.shape, VolumeShape(2, "gp3", 3000, 125), "2026-01-01T00:00:00Z"
             )
-            await service.ledger.put_modification(change)
-        await service.ledger.put_volume(structs.replace(lost, used=True))
+            await service.records.put_modification(change)
+        await service.records.put_volume(structs.replace(lost, used=True))
         (tmp_path / "disks" / f"{lost.id}.img").unlink()
-        stale = service.ledger.modifications[gone.id]
-        await service.delete(gone.id)
-        await service.ledger.put_modification(stale)
+        stale = service.records.modifications[removed.id]
+        await service.delete(removed.id)
+        await service.records.put_modification(stale)
     async with cloud(tmp_path, store) as service:
         assert service.volume(half.id).shape.size == 2
-        assert service.ledger.modifications[half.id].state == "completed"
+        assert service.records.modifications[half.id].state == "completed"
         assert (tmp_path / "disks" / f"{half.id}.img").stat().st_size == 2 * GIB
-        assert gone.id not in service.ledger.modifications
+        assert removed.id not in service.records.modifications
         assert service.volume(lost.id).state is VolumeState.ERROR
 
 
@@ -361,8 +366,8 @@ async def test_a_snapshot_that_the_machine_refuses_leaves_nothing(
         raise OSError(number, os.strerror(number))
 
     async with cloud(tmp_path) as service:
-        volume = await service.create(WISH)
+        volume = await service.create(REQUEST)
         monkeypatch.setattr(copies, "copy", fails)
         text = await assert_refused(code, service.snapshots.create(volume.id, tags={}))
         assert os.strerror(number) in text
-        assert service.ledger.snapshots == {}
+        assert service.records.snapshots == {}

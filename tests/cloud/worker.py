@@ -88,7 +88,7 @@ def stamp_on(path: str) -> str:
                 data = os.pread(descriptor, end - start, start)
                 if start <= PLACE:
                     data = data[: PLACE - start] + data[PLACE - start + 4096 :]
-                assert not data.strip(b"\0"), f"{path}: data at {start} that nobody wrote"
+                assert not data.strip(b"\0"), f"{path}: data at {start} that was not written"
         return text
     finally:
         os.close(descriptor)
@@ -106,12 +106,12 @@ class Checker:
         self.loops = {file: device for device, file in devices.loops().items() if file.startswith(directory)}
 
     def check(self) -> None:
-        ledger = self.service.ledger
+        records = self.service.records
         self.unsure = {e.get("volume", ""): e for e in self.journal.open.values()}
         unsure_names = {e.get("name", ""): e for e in self.journal.open.values()}
-        for token in {*self.journal.volumes, *ledger.tokens}:
+        for token in {*self.journal.volumes, *records.tokens}:
             self.check_volume(token)
-        names = {s.tags["name"]: s for s in ledger.snapshots.values()}
+        names = {s.tags["name"]: s for s in records.snapshots.values()}
         for name in {*self.journal.snapshots, *names}:
             known, found = self.journal.snapshots.get(name), names.get(name)
             if name in unsure_names and (known is None or found is None):
@@ -125,9 +125,9 @@ class Checker:
                 assert found.size == known["size"]
                 text = stamp_on(f"{self.directory}/snapshots/{found.id}.img")
                 assert text == known["stamp"], f"snapshot {name}: {text} is not {known['stamp']}"
-        files = {f"{v}.img" for v in ledger.volumes}
+        files = {f"{v}.img" for v in records.volumes}
         assert set(os.listdir(f"{self.directory}/disks")) == files
-        kept = {f"{s}.img" for s in ledger.snapshots}
+        kept = {f"{s}.img" for s in records.snapshots}
         assert set(os.listdir(f"{self.directory}/snapshots")) == kept
         for entry in tuple(self.journal.open.values()):
             self.settle(entry, happened=False)
@@ -136,8 +136,8 @@ class Checker:
         self.journal.write({"worker": entry["worker"], "end": happened})
 
     def check_volume(self, token: str) -> None:
-        ledger, journal = self.service.ledger, self.journal
-        volume = ledger.volumes.get(ledger.tokens.get(token, ""))
+        records, journal = self.service.records, self.journal
+        volume = records.volumes.get(records.tokens.get(token, ""))
         known, unsure = journal.volumes.get(token), self.unsure.get(token)
         if unsure and unsure["op"] not in ("snapshot", "forget") and self.has_happened(unsure, volume, known):
             self.settle(unsure, happened=True)
@@ -165,11 +165,11 @@ class Checker:
             case "delete":
                 return volume is None
             case "attach" | "detach":
-                return bool(volume.attachment) == (unsure["op"] == "attach")
+                return bool(bool(volume.attachment) == (unsure["op"] == "attach"))
             case "grow":
                 return bool(volume.shape.size == unsure["size"])
             case "write":
-                return stamp_on(f"{self.directory}/disks/{volume.id}.img") == unsure["stamp"]
+                return bool(stamp_on(f"{self.directory}/disks/{volume.id}.img") == unsure["stamp"])
         return False
 
 
@@ -209,16 +209,16 @@ class Worker:
             await self.do({"op": op, "volume": token}, self.service.detach(self.id(token)))
         elif op == "write" and facts["where"]:
             link = f"{self.directory}/i-{self.number}/{os.path.basename(facts['where'])}"
-            call = asyncio.to_thread(put_stamp, link, fresh)
-            await self.do({"op": op, "volume": token, "stamp": fresh}, call)
+            write = asyncio.to_thread(put_stamp, link, fresh)
+            await self.do({"op": op, "volume": token, "stamp": fresh}, write)
         elif op == "grow" and facts["size"] < 5:
             size = facts["size"] + 1
             await self.do(
                 {"op": op, "volume": token, "size": size}, self.service.modify(self.id(token), {"size": size})
             )
         elif op == "snapshot":
-            call = self.service.snapshots.create(self.id(token), tags={"name": fresh})
-            await self.do({"op": op, "volume": token, "name": fresh}, call)
+            creation = self.service.snapshots.create(self.id(token), tags={"name": fresh})
+            await self.do({"op": op, "volume": token, "name": fresh}, creation)
         elif op == "forget":
             name = self.random.choice(names)
             (snapshot,) = (s for s in self.service.snapshots.all() if s.tags["name"] == name)
@@ -232,13 +232,13 @@ class Worker:
         facts = self.journal.snapshots.get(name)
         source = next((s.id for s in self.service.snapshots.all() if s.tags["name"] == name), "")
         size = facts["size"] if facts else 1
-        wish = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(size, "gp3"), token=token, snapshot=source)
+        request = CloudVolumeRequest(zone=ZONE, shape=VolumeShape(size, "gp3"), token=token, snapshot=source)
         stamp = facts["stamp"] if facts else ""
         entry = {"op": "create", "volume": token, "size": size, "stamp": stamp}
-        await self.do(entry, self.service.create(wish))
+        await self.do(entry, self.service.create(request))
 
     def id(self, token: str) -> str:
-        return self.service.ledger.tokens[token]
+        return self.service.records.tokens[token]
 
     async def do(self, entry: Facts, call: Any) -> None:
         entry["worker"] = self.number

@@ -1,4 +1,4 @@
-"""What a new cluster is given."""
+"""The built-in manifests of a new cluster."""
 
 from __future__ import annotations
 

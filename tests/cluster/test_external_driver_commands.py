@@ -1,4 +1,4 @@
-"""Commands as people write them: words, variables, programs, and what a shell has to do."""
+"""Command lines of drivers: words, variables, programs, and shell commands."""
 
 from __future__ import annotations
 

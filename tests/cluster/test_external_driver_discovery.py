@@ -1,4 +1,4 @@
-"""Real drivers, started once and asked; and programs that are none, with what is said of them."""
+"""Discovery of real drivers, and error messages for programs that are not drivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "04-your-own-driver
 
 
 def python(*words: str) -> Command:
-    """Our own interpreter, with our own sources."""
+    """The Python interpreter of the tests, with the sources."""
     path = os.pathsep.join(p for p in sys.path if p)
     return Command((sys.executable, *words), {"PYTHONPATH": path}, str(EXAMPLE))
 
@@ -69,20 +69,22 @@ async def test_the_two_sides_are_asked_apart() -> None:
 
 
 async def test_a_driver_under_another_name_than_was_said() -> None:
-    with pytest.raises(InvalidDriver, match=r"is to be x.example.com and calls itself folders.example.com"):
+    with pytest.raises(
+        InvalidDriver, match=r"is described as x.example.com, but its name is folders.example.com"
+    ):
         await external_driver.discover_driver(both(FOLDERS, name="x.example.com"), patience=60)
 
 
 async def test_one_that_dies_at_once_is_quoted() -> None:
     with pytest.raises(
-        InvalidDriver, match=r"(?s)ended with code 3, before it was asked anything.*it says:.*no disk"
+        InvalidDriver, match=r"(?s)ended with code 3 before it was queried.*its log:.*no disk"
     ):
         await discover("sh -c 'echo no disk >&2; exit 3'")
 
 
 async def test_one_that_never_listens() -> None:
     with pytest.raises(
-        InvalidDriver, match=r"after 0.5 s nobody listens at \$CSI_ENDPOINT .*; it says nothing"
+        InvalidDriver, match=r"does not listen at \$CSI_ENDPOINT .* after 0.5 s; it has logged nothing"
     ):
         await discover("sleep 100", patience=0.5)
 
@@ -98,7 +100,7 @@ with socket.socket(socket.AF_UNIX) as s:
 
 
 async def test_one_that_speaks_something_else() -> None:
-    with pytest.raises(InvalidDriver, match="listens, but does not speak CSI"):
+    with pytest.raises(InvalidDriver, match="listens, but does not implement CSI"):
         await external_driver.discover_driver(both(python("-c", NOT_CSI)), patience=60)
 
 
@@ -125,7 +127,7 @@ asyncio.run(sdk.serve(driver, "/csi/csi.sock"))
     [
         ("", "does not follow CSI: GetPluginInfo: the reply is not valid: name is empty"),
         ("no name!", "GetPluginInfo: the reply is not valid: name 'no name!' is not a domain name"),
-        ("A..example", 'name "A..example" is none'),
+        ("A..example", 'name "A..example" is invalid'),
     ],
 )
 async def test_one_without_a_name(name: str, why: str) -> None:

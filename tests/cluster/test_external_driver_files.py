@@ -1,4 +1,4 @@
-"""A driver's file: what it says, and what is said of one that is wrong."""
+"""Driver files, and error messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -77,15 +77,18 @@ def test_objects_come_along(tmp_path: Path) -> None:
         ("a: [", "is not YAML"),
         ("name: x", "command: is missing"),
         ("controller: /bin/sleep 1", "node: is missing"),
-        ("command: /bin/sleep 1\nnode: /bin/sleep 1", "node: the driver has a command for all instances"),
+        (
+            "command: /bin/sleep 1\nnode: /bin/sleep 1",
+            "node: the driver already has a command for all instances",
+        ),
         ("node: {env: {}}", "node.command: is missing"),
-        ("node: {command: /bin/sleep, dir: x}", "node.dir: is not known here; known are command, env, work"),
+        ("node: {command: /bin/sleep, dir: x}", "node.dir: is unknown; known fields are command, env, work"),
         ("command: ./nothing", "command: .*/nothing does not exist"),
         ("command: 7", "command: must be a line or a list of words"),
         ("command: /bin/sleep\nworkingDir: nowhere", "workingDir: .*/nowhere is not a directory"),
         ("command: /bin/sleep\nenv: {A: [1]}", "env.A: must be text"),
         ("command: /bin/sleep\ndeployment: both", "deployment: must be one of auto, central, .* not both"),
-        ("command: /bin/sleep\nsidecars: {prober: []}", "sidecars.prober: is not known here"),
+        ("command: /bin/sleep\nsidecars: {prober: []}", "sidecars.prober: is unknown"),
         ("command: /bin/sleep\nsidecars: {resizer: 5}", "sidecars.resizer: must be a list of flags"),
         ("command: /bin/sleep\nimages: {a: nothing-here}", 'images.a: "nothing-here" is not a program'),
         ("command: /bin/sleep\n---\napiVersion: v9\nkind: Thing", "Thing: v9 Thing is not served here"),

@@ -1,4 +1,4 @@
-"""A driver as its author deploys it, started by itself: its arguments and environment, with other places."""
+"""A driver found in its deployment manifests: arguments and environment with replaced paths."""
 
 from __future__ import annotations
 
@@ -136,16 +136,16 @@ provisioner: y.example.com
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
-        ((CONTROLLER,), "csi-node-driver-registrar beside it"),
+        ((CONTROLLER,), "no pod of the manifests has the driver and a csi-node-driver-registrar"),
         (
             (NODE.replace(f'"{IMAGE}:v1"', "other"),),
-            f"no container has the image {IMAGE} of --image; there is other, registry.k8s.io/",
+            f"no container has the image {IMAGE} of --image; the manifests have other, registry.k8s.io/",
         ),
-        ((NODE.replace("--state=/data/x", "-v"),), "/data is mounted for it, and no argument says so"),
-        ((NODE.replace("unix:///csi/csi.sock", "tcp"),), "names its socket"),
+        ((NODE.replace("--state=/data/x", "-v"),), "/data is mounted, but no argument names it"),
+        ((NODE.replace("unix:///csi/csi.sock", "tcp"),), "has the path of its socket"),
         (
             (NODE.replace("spec.nodeName", "spec.serviceAccountName"),),
-            "where WHERE comes from is not known here: fieldRef spec.serviceAccountName",
+            "the source of WHERE is not in the manifests: fieldRef spec.serviceAccountName",
         ),
         ((FROM,), "container driver: envFrom: the manifests have no ConfigMap words"),
         ((FROM, WORDS, LOGIN.replace("bWU=", "me!")), "Secret login: data.USER is not text in base64"),

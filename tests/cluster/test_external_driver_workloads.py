@@ -1,4 +1,4 @@
-"""What a driver's answers make of it: its objects, its sidecars, and where its instances run."""
+"""The manifests of a driver from its capabilities: objects, sidecars, and where instances run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pod(objects: list[Resource], kind: type[Deployment | DaemonSet | StatefulSet
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("discovered", "expected"),
     [
         (facts("CREATE_DELETE_VOLUME"), DeploymentShape.CENTRAL),
         (facts("CREATE_DELETE_VOLUME", plugin=PLACES, topology={"zone": "a"}), DeploymentShape.CENTRAL),
@@ -67,13 +67,13 @@ def pod(objects: list[Resource], kind: type[Deployment | DaemonSet | StatefulSet
     ],
 )
 def test_where_the_instances_run_follows_from_the_topology(
-    told: DiscoveredDriver, expected: DeploymentShape
+    discovered: DiscoveredDriver, expected: DeploymentShape
 ) -> None:
-    assert external_driver.resolve_shape(make_driver(), told) is expected
+    assert external_driver.resolve_shape(make_driver(), discovered) is expected
 
 
 def test_nobody_can_attach_for_one_node_only() -> None:
-    with pytest.raises(InvalidDriver, match=r"per-node is not for x\.example\.com, which attaches"):
+    with pytest.raises(InvalidDriver, match=r"per-node is not possible for x\.example\.com, which attaches"):
         external_driver.resolve_shape(
             make_driver(shape=DeploymentShape.PER_NODE), local("PUBLISH_UNPUBLISH_VOLUME")
         )
@@ -89,30 +89,30 @@ def test_nobody_can_expand_for_one_node_only() -> None:
 
 @pytest.mark.parametrize("together", [True, False], ids=["one program", "two programs"])
 def test_where_only_nodes_expand_the_resizer_is_beside_one_that_knows(together: bool) -> None:
-    told = facts("CREATE_DELETE_VOLUME", node=frozenset({"EXPAND_VOLUME"}))
+    discovered = facts("CREATE_DELETE_VOLUME", node=frozenset({"EXPAND_VOLUME"}))
     given = make_driver() if together else ExternalDriver(controller=COMMAND, node=Command(("/bin/true",)))
-    made = external_driver.build_manifests(given, told)
+    made = external_driver.build_manifests(given, discovered)
     with_it = {k.__name__ for k in (Deployment, DaemonSet) if "csi-resizer" in containers(made, k)}
     assert with_it == ({"Deployment"} if together else {"DaemonSet"})
     assert only(made, StorageClass).allow_volume_expansion
 
 
 def test_nodes_that_expand_by_themselves_need_no_common_controller() -> None:
-    told = facts(
+    discovered = facts(
         "CREATE_DELETE_VOLUME",
         plugin=PLACES,
         topology={"x/node": "probe"},
         node_id="probe",
         node=frozenset({"EXPAND_VOLUME"}),
     )
-    assert external_driver.resolve_shape(make_driver(), told) is DeploymentShape.PER_NODE
-    made = external_driver.build_manifests(make_driver(), told)
+    assert external_driver.resolve_shape(make_driver(), discovered) is DeploymentShape.PER_NODE
+    made = external_driver.build_manifests(make_driver(), discovered)
     assert "--leader-election" in containers(made, DaemonSet)["csi-resizer"].args
     assert only(made, StorageClass).allow_volume_expansion
 
 
 @pytest.mark.parametrize(
-    ("told", "kinds"),
+    ("discovered", "kinds"),
     [
         (facts("CREATE_DELETE_VOLUME"), (Deployment, DaemonSet)),
         (local("CREATE_DELETE_VOLUME"), (DaemonSet,)),
@@ -120,8 +120,12 @@ def test_nodes_that_expand_by_themselves_need_no_common_controller() -> None:
     ],
     ids=["central", "per-node", "one-node"],
 )
-def test_every_instance_is_asked_whether_it_lives(told: DiscoveredDriver, kinds: tuple[Any, ...]) -> None:
-    made = external_driver.build_manifests(make_driver(sidecars={"liveness": ("--probe-timeout=9s",)}), told)
+def test_every_instance_is_asked_whether_it_lives(
+    discovered: DiscoveredDriver, kinds: tuple[Any, ...]
+) -> None:
+    made = external_driver.build_manifests(
+        make_driver(sidecars={"liveness": ("--probe-timeout=9s",)}), discovered
+    )
     for kind in kinds:
         found = containers(made, kind)
         assert found["liveness-probe"].args == (
@@ -160,7 +164,7 @@ def test_a_capability_calls_for_its_sidecar(capabilities: tuple[str, ...], expec
 
 
 @pytest.mark.parametrize(
-    ("said", "told", "kind", "flags"),
+    ("said", "discovered", "kind", "flags"),
     [
         (None, facts("CREATE_DELETE_VOLUME"), Deployment, ["--timeout=60s"]),
         (True, facts("CREATE_DELETE_VOLUME"), Deployment, ["--timeout=60s"]),
@@ -169,10 +173,13 @@ def test_a_capability_calls_for_its_sidecar(capabilities: tuple[str, ...], expec
     ],
 )
 def test_who_says_that_volumes_are_attached_has_somebody_who_notes_it(
-    said: bool | None, told: DiscoveredDriver, kind: type[Deployment | DaemonSet], flags: list[str] | None
+    said: bool | None,
+    discovered: DiscoveredDriver,
+    kind: type[Deployment | DaemonSet],
+    flags: list[str] | None,
 ) -> None:
     own = CSIDriver(ObjectMeta(name=NAME), CSIDriverSpec(attach_required=said))
-    found = containers(external_driver.build_manifests(make_driver(driver=own), told), kind).get(
+    found = containers(external_driver.build_manifests(make_driver(driver=own), discovered), kind).get(
         "csi-attacher"
     )
     assert (found is None) is (flags is None)
@@ -181,8 +188,8 @@ def test_who_says_that_volumes_are_attached_has_somebody_who_notes_it(
 
 
 def test_a_driver_without_a_controller_has_only_its_nodes() -> None:
-    told = facts(plugin=frozenset())
-    made = external_driver.build_manifests(ExternalDriver(node=COMMAND), told)
+    discovered = facts(plugin=frozenset())
+    made = external_driver.build_manifests(ExternalDriver(node=COMMAND), discovered)
     assert not any(isinstance(o, Deployment | StorageClass) for o in made)
     spec = only(made, CSIDriver).spec
     assert spec.volume_lifecycle_modes == ("Persistent", "Ephemeral")
@@ -191,9 +198,10 @@ def test_a_driver_without_a_controller_has_only_its_nodes() -> None:
 
 @pytest.mark.parametrize("attaches", [True, False])
 def test_attaching_is_required_where_the_driver_does_it(attaches: bool) -> None:
-    told = facts("CREATE_DELETE_VOLUME", *(["PUBLISH_UNPUBLISH_VOLUME"] if attaches else []))
+    discovered = facts("CREATE_DELETE_VOLUME", *(["PUBLISH_UNPUBLISH_VOLUME"] if attaches else []))
     assert (
-        only(external_driver.build_manifests(make_driver(), told), CSIDriver).spec.attach_required is attaches
+        only(external_driver.build_manifests(make_driver(), discovered), CSIDriver).spec.attach_required
+        is attaches
     )
 
 
@@ -243,14 +251,14 @@ def test_one_instance_stays_on_its_node_and_draws_the_pods_there() -> None:
 
 def test_what_the_author_gives_is_not_derived() -> None:
     own = StorageClass(metadata=ObjectMeta(name="own"), provisioner=NAME)
-    told = CSIDriver(metadata=ObjectMeta(name=NAME))
+    discovered = CSIDriver(metadata=ObjectMeta(name=NAME))
     secret = Secret(metadata=ObjectMeta(name="s"))
     given = make_driver(
-        classes=(own,), driver=told, secrets=(secret,), sidecars={"provisioner": ("--timeout=1s",)}
+        classes=(own,), driver=discovered, secrets=(secret,), sidecars={"provisioner": ("--timeout=1s",)}
     )
     made = external_driver.build_manifests(given, facts("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"))
     assert only(made, StorageClass) is own
-    assert only(made, CSIDriver) is told
+    assert only(made, CSIDriver) is discovered
     assert only(made, Secret).namespace == "x-example-com"
     assert containers(made, Deployment)["csi-provisioner"].args[-1] == "--timeout=1s"
 

@@ -1,4 +1,4 @@
-"""How often the nodes of a cluster speak, and after which silence they count as lost."""
+"""The heartbeat interval of nodes, and the grace period before they are marked Unknown."""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
-"""Drivers of several nodes of one machine have one health port in their manifests; each is asked itself."""
+"""Drivers of several nodes on one machine have the same health port in their manifests; each is probed
+itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from volplane import sdk
 from volplane.api.core import Container, HTTPGetAction, Probe
@@ -35,9 +38,9 @@ class Moody(sdk.Driver):
 async def test_each_driver_is_asked_by_its_own_liveness_probe(tmp_path: Path) -> None:
     port, host = free_port(), Host()
     probe = Probe(http_get=HTTPGetAction(path="/healthz", port=port))
-    tasks = TaskRuntime(
-        builtin_images(ImageDeps(None, host, ebs.AwsAccount("", "", "", ""), {}, "")), NodePaths("/d/n/1")
-    )  # type: ignore[arg-type]
+    no_client: Any = None
+    deps = ImageDeps(no_client, host, ebs.AwsAccount("", "", "", ""), {}, "")
+    tasks = TaskRuntime(builtin_images(deps), NodePaths("/d/n/1"))
     runtimes = Runtimes(tasks, tasks)
     handlers, drivers = Handlers(runtimes), [Moody(), Moody()]
 

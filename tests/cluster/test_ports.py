@@ -1,4 +1,4 @@
-"""Which ports a cluster takes, while others start beside it."""
+"""The ports of a cluster while other clusters start."""
 
 from __future__ import annotations
 

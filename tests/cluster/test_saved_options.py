@@ -1,4 +1,4 @@
-"""What was brought is brought again: kept in the data directory, shown, and replaced by what is said anew."""
+"""The options of `up` are saved in the data directory, shown at the next start, and replaced by new ones."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_it_is_the_same_from_another_place_with_another_environment(
         f"--driver {tmp_path}/d.yaml --driver-command 'sleep $SECONDS_TO_SLEEP' --manifest {tmp_path}/m.yaml"
         " --image 'r.io/a=sleep 1' --builtin-drivers"
     )
-    assert stat.S_IMODE(layout.brought.stat().st_mode) == 0o600
+    assert stat.S_IMODE(layout.saved_options.stat().st_mode) == 0o600
 
 
 def test_what_is_said_anew_counts_and_nothing_else(layout: DataDirectory) -> None:
@@ -105,14 +105,14 @@ def test_a_file_that_is_gone_is_told_with_the_way_out(layout: DataDirectory, tmp
     with save_options(layout, collect_options(drivers=["d.yaml"])):
         pass
     (tmp_path / "d.yaml").unlink()
-    with pytest.raises(CommandError, match="no such file") as told:
+    with pytest.raises(CommandError, match="no such file") as caught:
         resolve_user_drivers(str(layout.directory))
-    assert f"was told --driver {tmp_path}/d.yaml" in str(told.value)
-    assert "--builtin-drivers" in str(told.value)
+    assert f"had the options --driver {tmp_path}/d.yaml" in str(caught.value)
+    assert "--builtin-drivers" in str(caught.value)
 
 
 def test_what_cannot_be_read_is_not_taken_for_nothing(layout: DataDirectory) -> None:
-    layout.brought.write_text("{")
+    layout.saved_options.write_text("{")
     with pytest.raises(UnusableDataDirectory, match=r"brought\.json"):
         load_options(layout)
 

@@ -1,4 +1,4 @@
-"""What a user brings besides drivers: manifests, and programs in the place of images."""
+"""Manifests and programs that replace images."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ FLAGS = {
 
 @pytest.mark.parametrize("sidecar", FLAGS, ids=lambda sidecar: sidecar.__name__.rpartition(".")[2])
 def test_sidecars_are_told_what_manifests_tell_upstreams(sidecar: ModuleType) -> None:
-    assert parse(sidecar.Settings, FLAGS[sidecar].split(), unused=UNUSED).csi_address
+    options = getattr(sidecar, f"{sidecar.__name__.rpartition('.')[2].capitalize()}Options")
+    assert parse(options, FLAGS[sidecar].split(), unused=UNUSED).csi_address
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ async def take(watch: StoreWatch, count: int) -> StoreEvents:
     return got
 
 
-def told(events: StoreEvents) -> list[tuple[int, str, bytes | None, bytes | None]]:
+def describe_events(events: StoreEvents) -> list[tuple[int, str, bytes | None, bytes | None]]:
     return [
         (e.revision, e.key, e.record.value if e.record else None, e.previous.value if e.previous else None)
         for e in events
@@ -139,7 +139,7 @@ async def test_a_delete_tells_what_it_removed(opened: Open) -> None:
     async with opened() as store:
         created = await store.create("/a", b"1")
         event = await store.delete("/a", revision=created)
-        assert told([event]) == [(created + 1, "/a", None, b"1")]
+        assert describe_events([event]) == [(created + 1, "/a", None, b"1")]
         assert await store.get("/a") is None
         with pytest.raises(KeyMissing):
             await store.delete("/a")
@@ -289,7 +289,7 @@ async def test_a_watch_tells_every_change_with_the_state_before(opened: Open) ->
         await store.create("/q/a", b"")
         await store.update("/p/a", b"2", revision=first)
         await store.delete("/p/a")
-        assert told(await take(watch, 3)) == [
+        assert describe_events(await take(watch, 3)) == [
             (first, "/p/a", b"1", None),
             (first + 2, "/p/a", b"2", b"1"),
             (first + 3, "/p/a", None, b"2"),
@@ -428,7 +428,7 @@ async def test_at_the_floor_and_above_nothing_is_lost(opened: Open) -> None:
             ("/b", b"1"),
         ]
         async with store.watch("/", revision=floor) as watch:
-            assert told(await take(watch, 2)) == [
+            assert describe_events(await take(watch, 2)) == [
                 (floor + 1, "/b", None, b"1"),
                 (floor + 2, "/a", b"3", b"2"),
             ]

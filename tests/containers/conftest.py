@@ -1,4 +1,4 @@
-"""A process runtime over a directory of its own; afterwards nothing of it is left on the machine."""
+"""A process runtime with a directory of its own; a test fails if it leaves a container."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from volplane.node.containers.base import ContainerSpec
 from volplane.node.containers.process import ProcessRuntime
 
 
-class Room:
-    """A node's directory, its runtime's files, and what a test looks at from outside."""
+class RuntimeEnv:
+    """A node's directory with its runtime's files, and helpers to read containers' logs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Room:
             await host.close()
 
     @asynccontextmanager
-    async def emptied(self) -> AsyncIterator[ProcessRuntime]:
+    async def temporary_runtime(self) -> AsyncIterator[ProcessRuntime]:
         """A runtime whose containers are all removed at the end."""
         async with self.runtime() as runtime:
             try:
@@ -56,8 +56,8 @@ class Room:
         lines = (self.path / "logs" / id / "0.log").read_text(errors="replace").splitlines()
         return [(line.split(" ", 3)[1], line.split(" ", 3)[3]) for line in lines]
 
-    async def said(self, text: str, id: str = "one") -> str:
-        """Waits for a line of the log that begins with `text`."""
+    async def wait_for_output(self, text: str, id: str = "one") -> str:
+        """Wait for a line of the log that starts with `text`, and return it."""
         async with asyncio.timeout(20):
             while True:
                 with suppress(FileNotFoundError):
@@ -66,7 +66,7 @@ class Room:
                 await asyncio.sleep(0.01)
 
     async def run_in(self, runtime: ProcessRuntime, id: str, *command: str) -> tuple[int, str]:
-        """Runs a command inside; its exit code and its output."""
+        """Run a command in a container; return its exit code and output."""
         running = await runtime.exec(id, command)
         text = b""
         while data := await running.stdout.read():
@@ -80,8 +80,8 @@ class Room:
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    room = Room(tmp_path)
+def room(tmp_path: Path) -> Iterator[RuntimeEnv]:
+    room = RuntimeEnv(tmp_path)
     yield room
     assert [p.name for p in room.containers.iterdir() if p.name != "launcher.log"] == []
     for entry in mounts.read_table().under(str(tmp_path)):

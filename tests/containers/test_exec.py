@@ -21,7 +21,7 @@ async def everything(output: Any) -> bytes:
 
 
 async def test_a_command_sees_the_container_and_gives_its_code(room: Any) -> None:
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         spec = room.spec(
             "sleep", "1000", hostname="pod-0", env={"A": "b"}, workdir="/srv", user=1234, group=1
         )
@@ -37,7 +37,7 @@ async def test_a_command_sees_the_container_and_gives_its_code(room: Any) -> Non
 
 
 async def test_what_goes_in_comes_out(room: Any) -> None:
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.spec())
         running = await runtime.exec("one", ("cat",), stdin=True)
         assert running.stdin is not None
@@ -56,7 +56,7 @@ async def test_what_goes_in_comes_out(room: Any) -> None:
 
 
 async def test_a_terminal_is_the_containers_own(room: Any) -> None:
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.spec())
         running = await runtime.exec("one", ("sh",), tty=True, stdin=True)
         assert running.stdin is not None
@@ -70,7 +70,7 @@ async def test_a_terminal_is_the_containers_own(room: Any) -> None:
 
 
 async def test_a_command_whose_caller_leaves_is_ended(room: Any) -> None:
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.spec())
         running = await runtime.exec("one", ("sleep", "1000"))
         reading = asyncio.create_task(running.stdout.read())
@@ -81,7 +81,7 @@ async def test_a_command_whose_caller_leaves_is_ended(room: Any) -> None:
 
 
 async def test_a_command_ends_with_its_container(room: Any) -> None:
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.spec())
         running = await runtime.exec("one", ("sleep", "1000"))
         await runtime.stop("one", 0)
@@ -93,7 +93,7 @@ async def test_a_command_ends_with_its_container(room: Any) -> None:
 
 @pytest.mark.parametrize("tty", [False, True])
 async def test_a_command_that_cannot_run_is_refused(room: Any, tty: bool) -> None:
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.spec())
         with pytest.raises(CannotExec, match="executable file not found") as raised:
             await runtime.exec("one", ("no-such-program",), tty=tty)

@@ -1,4 +1,4 @@
-"""Containers and other people's volumes: nothing is seen, nothing is held, and what must propagate does."""
+"""Containers and volumes of other pods: none is visible or held, and mounts propagate as requested."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def disk(room: Any) -> Iterator[str]:
     yield device
     for entry in mounts.read_table().under(str(room.path)):
         mounts.unmount(entry.target)
-    devices.loop_detach(device, str(file))  # the number may be somebody else's by now
+    devices.loop_detach(device, str(file))  # the number may have been reused
 
 
 def directory(*parts: object) -> str:
@@ -44,7 +44,7 @@ def text_of(path: str) -> str:
     return Path(path).read_text()
 
 
-def mounted(device: str, target: str) -> str:
+def mount_ext4(device: str, target: str) -> str:
     mounts.mount(device, target, "ext4", [])
     return target
 
@@ -120,28 +120,28 @@ def test_system_directories_on_file_systems_of_their_own_are_seen_and_covered_al
 
 
 async def test_a_volume_mounted_before_is_neither_seen_nor_held(room: Any, disk: str) -> None:
-    target = mounted(disk, directory(room.path, "pods", "a"))
-    async with room.emptied() as runtime:
+    target = mount_ext4(disk, directory(room.path, "pods", "a"))
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.shell("cat /proc/mounts; echo end; exec sleep 1000"))
-        await room.said("end")
+        await room.wait_for_output("end")
         assert not [line for line in room.output() if "/dev/loop" in line]
         mounts.unmount(target)
-        assert devices.loop_detach(disk)  # refuses while anybody holds it
+        assert devices.loop_detach(disk)  # fails while it is in use
 
 
 async def test_a_volume_mounted_later_is_neither_seen_nor_held(room: Any, disk: str) -> None:
     mounts.make_shared(directory(room.path, "pods"))
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.spec("sleep", "1000"))
-        target = mounted(disk, directory(room.path, "pods", "a"))
+        target = mount_ext4(disk, directory(room.path, "pods", "a"))
         assert "/dev/loop" not in (await room.run_in(runtime, "one", "cat", "/proc/mounts"))[1]
         mounts.unmount(target)
         assert devices.loop_detach(disk)
 
 
 async def test_its_own_volume_is_held_until_it_ends_and_no_longer(room: Any, disk: str) -> None:
-    target = mounted(disk, directory(room.path, "pods", "a"))
-    async with room.emptied() as runtime:
+    target = mount_ext4(disk, directory(room.path, "pods", "a"))
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.spec("sleep", "1000", mounts=(Mount(target, "/data"),)))
         code, text = await room.run_in(runtime, "one", "df", "-T", "/data")
         assert code == 0
@@ -158,8 +158,8 @@ async def test_its_own_volume_is_held_until_it_ends_and_no_longer(room: Any, dis
 async def test_a_directory_of_volumes_does_not_hold_them(room: Any, disk: str, propagation: Any) -> None:
     root = directory(room.path, "n")
     mounts.make_shared(root)
-    target = mounted(disk, directory(root, "pods", "a"))
-    async with room.emptied() as runtime:
+    target = mount_ext4(disk, directory(root, "pods", "a"))
+    async with room.temporary_runtime() as runtime:
         await runtime.start(
             room.spec("sleep", "1000", mounts=(Mount(root, "/host", propagation=propagation),))
         )
@@ -176,7 +176,7 @@ async def test_later_mounts_of_the_machine_appear_inside_as_asked(
     root = directory(room.path, "n")
     mounts.make_shared(root)
     inner = directory(root, "inner")
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(
             room.spec("sleep", "1000", mounts=(Mount(root, "/host", propagation=propagation),))
         )
@@ -184,6 +184,20 @@ async def test_later_mounts_of_the_machine_appear_inside_as_asked(
         table = (await room.run_in(runtime, "one", "cat", "/proc/mounts"))[1]
         assert ("/host/inner" in table) == seen
         mounts.unmount(inner)
+
+
+async def test_a_volume_with_another_volume_in_it_does_not_follow_the_machine(room: Any) -> None:
+    outer, inner = directory(room.path, "outer"), directory(room.path, "inner")
+    mounts.make_shared(outer)
+    later = directory(outer, "later")
+    volumes = (Mount(inner, "/host/nested"), Mount(outer, "/host"))
+    async with room.temporary_runtime() as runtime:
+        await runtime.start(room.spec("sleep", "1000", mounts=volumes))
+        mounts.mount("none", later, "tmpfs", [])
+        table = (await room.run_in(runtime, "one", "cat", "/proc/mounts"))[1]
+        assert "/host/nested" in table
+        assert "/host/later" not in table
+        mounts.unmount(later)
 
 
 @pytest.mark.parametrize(("propagation", "seen"), [("rslave", False), ("rshared", True)])
@@ -194,10 +208,10 @@ async def test_mounts_made_inside_appear_on_the_machine_as_asked(
     mounts.make_shared(root)
     directory(root, "plugins")
     kubelet = Mount(root, "/var/lib/kubelet", propagation=propagation)
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         script = "mount -t tmpfs none /var/lib/kubelet/plugins && echo done; exec sleep 1000"
         await runtime.start(room.shell(script, privileged=True, mounts=(kubelet,)))
-        await room.said("done")
+        await room.wait_for_output("done")
         assert mounts.is_mount(f"{root}/plugins") == seen
         await runtime.stop("one", 0)
         # A driver's mounts outlive the driver.
@@ -208,14 +222,14 @@ async def test_what_cannot_propagate_is_refused(room: Any) -> None:
     root = directory(room.path, "n")
     mounts.bind(root, root, readonly=False, recursive=False)
     syscalls.mount("", root, flags=syscalls.MS_PRIVATE)
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         with pytest.raises(StartFailed, match="not on a shared mount"):
             await runtime.start(room.spec("true", mounts=(Mount(root, "/host", propagation="rshared"),)))
 
 
 async def test_a_read_only_volume_is_writable_for_others(room: Any) -> None:
     data = directory(room.path, "data")
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.shell("touch /d/x", mounts=(Mount(data, "/d", readonly=True),)))
         await runtime.start(room.shell("touch /d/y", id="two", mounts=(Mount(data, "/d"),)))
         assert (await runtime.wait("one")).exit_code == 1

@@ -1,4 +1,4 @@
-"""A container's log: rotated by whoever writes it, bounded whatever is written, and read as one."""
+"""A container's log: rotated by its writer, limited in size, and read as one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kill -9` of everybody around a container: it goes on, is found again, and in the end nothing is left."""
+"""Containers survive `kill -9` of node, launcher and shim as designed, are found again, and leave nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def start_and_kill_parent(room: Any) -> int:
-    """Another process starts two containers and is killed; returns the pid of its launcher."""
+    """Start two containers from another process and kill it; return the pid of its launcher."""
     argv = [sys.executable, "-c", PARENT, str(room.containers), str(room.path / "logs")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -50,21 +50,21 @@ def start_and_kill_parent(room: Any) -> int:
     return launcher
 
 
-async def gone(pid: int) -> None:
+async def wait_until_gone(pid: int) -> None:
     async with asyncio.timeout(10):
         await wait_for_exit(pid)
 
 
 async def test_containers_outlive_the_node_and_are_adopted(room: Any) -> None:
     launcher = start_and_kill_parent(room)
-    await gone(launcher)
-    async with room.runtime() as runtime:  # an heir, which dies too, but peacefully
+    await wait_until_gone(launcher)
+    async with room.runtime() as runtime:  # a second node process, which ends normally
         states = await runtime.states()
         assert [(s.id, s.running, s.spec.hostname) for s in states] == [
             ("one", True, "one"),
             ("two", True, "two"),
         ]
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         assert (await room.run_in(runtime, "two", "hostname")) == (0, "two\n")
         assert (await runtime.stop("one", 30)).exit_code == 9
         assert (await runtime.state("two")).running
@@ -76,17 +76,17 @@ async def test_what_ended_while_nobody_looked_is_known(room: Any) -> None:
     async with room.runtime() as runtime:
         pid = (await runtime.state("one")).pid
     os.kill(pid, signal.SIGTERM)
-    await gone(pid)
-    async with room.emptied() as runtime:
+    await wait_until_gone(pid)
+    async with room.temporary_runtime() as runtime:
         state = await runtime.wait("one")
         assert (state.running, state.exit_code, state.reason) == (False, 9, "Error")
         assert state.started_at <= state.finished_at
 
 
 async def test_a_killed_launcher_is_replaced_and_nobody_notices(room: Any) -> None:
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.shell("trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done"))
-        await room.said("up")
+        await room.wait_for_output("up")
         launcher = runtime.launcher.pid
         os.kill(launcher, signal.SIGKILL)
         assert (await room.run_in(runtime, "one", "echo", "in")) == (0, "in\n")
@@ -96,7 +96,7 @@ async def test_a_killed_launcher_is_replaced_and_nobody_notices(room: Any) -> No
 
 
 async def test_a_container_does_not_outlive_its_supervisor(room: Any) -> None:
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         pid = (await runtime.start(room.spec("sleep", "1000"))).pid
         os.kill(int(supervisor(pid)), signal.SIGKILL)
         state = await runtime.wait("one")
@@ -112,7 +112,7 @@ def supervisor(pid: int) -> str:
 async def test_what_never_ran_is_cleared_away(room: Any) -> None:
     (room.containers / "half").mkdir()
     (room.containers / "half" / "container.json.tmp").write_text("{")
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         assert await runtime.states() == []
         assert not (room.containers / "half").exists()
 
@@ -129,11 +129,11 @@ async def test_a_start_whose_node_is_gone_never_happens(room: Any) -> None:
         theirs.close()
         os.close(given)
         launcher = runtime.launcher.pid
-    await gone(launcher)
+    await wait_until_gone(launcher)
     async with asyncio.timeout(20):
         while await asyncio.to_thread(children_titled, "volplane-shim one"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         assert await runtime.states() == []
         assert (await runtime.start(room.shell("echo ran"))).running
         assert (await runtime.wait("one")).exit_code == 0
@@ -154,7 +154,7 @@ async def test_a_start_that_is_under_way_is_waited_for(room: Any) -> None:
     directory.mkdir()
     shim = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(shim, fcntl.LOCK_EX)
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         looking = asyncio.create_task(runtime.states())
         await asyncio.sleep(0.05)
         assert not looking.done()
@@ -166,19 +166,19 @@ async def test_a_pid_of_somebody_else_is_not_ours(room: Any) -> None:
     async with room.runtime() as runtime:
         pid = (await runtime.start(room.spec("sleep", "1000"))).pid
         await runtime.stop("one", 0)
-        await gone(pid)
+        await wait_until_gone(pid)
     file = room.containers / "one" / "container.json"
     text = file.read_text().replace(f'"pid": {pid},', f'"pid": {os.getpid()},')
     shim = text.split('"shim": ')[1].split(",")[0]
     file.write_text(text.replace(f'"shim": {shim},', f'"shim": {os.getpid()},'))
     (room.containers / "one" / "exit.json").unlink()
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         state = await runtime.state("one")
         assert (state.running, state.exit_code) == (False, 137)
 
 
 async def test_nothing_is_left_on_the_machine(room: Any) -> None:
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.shell("sleep 1000 & exec sleep 1000"))
         pid = (await runtime.state("one")).pid
         shim, launcher = int(supervisor(pid)), runtime.launcher.pid
@@ -187,7 +187,7 @@ async def test_nothing_is_left_on_the_machine(room: Any) -> None:
         assert os.listdir(room.containers) == ["launcher.log"]
         children = await asyncio.to_thread(children_of, launcher)
     for child in (launcher, *children):
-        await gone(child)
+        await wait_until_gone(child)
 
 
 def children_of(pid: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""A scheduler and kubelets that only keep the books: pods get a node, run, and end when they are told to."""
+"""A scheduler and kubelets without containers: pods get a node, run, and end when a test says so."""
 
 from __future__ import annotations
 

@@ -39,12 +39,12 @@ async def stream_allocated(request: Any, context: Any) -> AsyncIterator[v1.GetMe
 
 async def test_a_call_is_answered_and_traced(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
-    trace.clear()
+    recorded = trace.start()
     async with UnixRpcServer(path, {"Probe": probe}), CsiChannel(path, component="attacher") as channel:
         await channel.ready(5)
         reply = await channel.call("Probe", v1.ProbeRequest(), subject="va/x")
         assert reply.ready.value
-    assert [(s.component, s.step) for s in trace.spans("va/x")] == [("attacher", "Probe")]
+    assert [(s.component, s.step) for s in recorded.spans("va/x")] == [("attacher", "Probe")]
 
 
 async def test_the_socket_is_ours_alone_and_goes_with_the_server(tmp_path: Path) -> None:

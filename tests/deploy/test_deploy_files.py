@@ -34,7 +34,7 @@ LESS = ("--health-port",)  # of loopback only, where nobody but us asks
 
 def shipped() -> dict[tuple[str, str], Object]:
     """What `volplane up` applies."""
-    found = {}
+    found: dict[tuple[str, str], Object] = {}
     for file in (resources.files("volplane") / "manifests").iterdir():
         if file.name.endswith(".yaml"):
             found |= by_name(yaml.safe_load_all(file.read_text()))
@@ -172,7 +172,7 @@ def test_only_who_mounts_is_privileged(key: tuple[str, str], container: Object) 
         assert security["readOnlyRootFilesystem"] is True
         assert security["capabilities"]["drop"] == ["ALL"]
     assert container["resources"]["requests"]
-    assert container["image"].endswith(":0.1.0")
+    assert container["image"].endswith(":0.2.0")
 
 
 def test_the_switches_of_the_chart_switch() -> None:

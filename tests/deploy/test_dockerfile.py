@@ -107,22 +107,22 @@ def test_its_commands_install_a_volplane_that_runs(tmp_path: Path) -> None:
     shutil.rmtree(work)  # the second stage has only the prefix
     shutil.rmtree(sent)
     nobody = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "HOME": "/nonexistent"}
-    told = subprocess.run(
+    reported = subprocess.run(
         ["volplane", "--help"], cwd="/", env=nobody, capture_output=True, text=True, timeout=PATIENCE
     )
-    assert told.returncode == 0, told.stderr
-    assert all(verb in told.stdout for verb in VERBS)
+    assert reported.returncode == 0, reported.stderr
+    assert all(verb in reported.stdout for verb in VERBS)
     loaded = """
 import importlib, volplane.cli, volplane
 for verb in volplane.cli.VERBS:
     importlib.import_module(f"volplane.cli.{verb.replace('-', '_')}")
-from volplane.cluster.apply import MANIFESTS, objects
-print(volplane.__file__, sum(len(list(objects(name))) for name in MANIFESTS))
+from volplane.cluster.apply import MANIFESTS, load_manifest
+print(volplane.__file__, sum(len(list(load_manifest(name))) for name in MANIFESTS))
 """
     python = [str(prefix / "bin" / "python"), "-I", "-c", loaded]
-    told = subprocess.run(python, cwd="/", env=nobody, capture_output=True, text=True, timeout=PATIENCE)
-    assert told.returncode == 0, told.stderr
-    place, count = told.stdout.split()
+    reported = subprocess.run(python, cwd="/", env=nobody, capture_output=True, text=True, timeout=PATIENCE)
+    assert reported.returncode == 0, reported.stderr
+    place, count = reported.stdout.split()
     assert place.startswith(str(prefix))
     assert int(count) > 30
     left = {p.name for p in prefix.glob("lib/python*/site-packages/*")}

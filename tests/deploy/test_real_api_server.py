@@ -219,8 +219,8 @@ async def everything(real: KubeApiServer, directory: Path) -> AsyncIterator[Prog
                 programs.start("snapshot-controller", words, account, POD_NAME="s-0", NAMESPACE="kube-system")
                 programs.start("manager", ["controller-manager", f"--controllers={CONTROLLERS}"], admin)
                 programs.start("scheduler", ["scheduler"], admin)
-                place = ["--root-dir", str(node), "--instance-id", "i-1", "--zone", "us-east-1a"]
-                programs.start("node", ["node", "--hostname-override", "n1", *place], admin, **keys)
+                location = ["--root-dir", str(node), "--instance-id", "i-1", "--zone", "us-east-1a"]
+                programs.start("node", ["node", "--hostname-override", "n1", *location], admin, **keys)
                 yield programs
             finally:
                 await asyncio.to_thread(programs.stop)
@@ -228,9 +228,9 @@ async def everything(real: KubeApiServer, directory: Path) -> AsyncIterator[Prog
         await host.close()
 
 
-def wait_for(what: str, programs: Programs, told: Callable[[], Any], wanted: Any) -> None:
+def wait_for(what: str, programs: Programs, reported: Callable[[], Any], wanted: Any) -> None:
     deadline = time.monotonic() + PATIENCE
-    while (found := told()) != wanted:
+    while (found := reported()) != wanted:
         programs.check()
         assert time.monotonic() < deadline, f"{what}: {found!r}, not {wanted!r}"
         time.sleep(0.2)

@@ -76,7 +76,7 @@ async def test_two_attachers_at_once_attach_once(tmp_path: Path) -> None:
     async with ebs_environment(tmp_path) as w:
         volume = await w.create()
         both = await asyncio.gather(w.publish(volume, "i-1"), w.publish(volume, "i-1"))
-        assert both == [{"devicePath": "/dev/xvdba"}] * 2
+        assert list(both) == [{"devicePath": "/dev/xvdba"}] * 2
         text = await expect_error(Code.FAILED_PRECONDITION, w.publish(volume, "i-2"))
         assert "already attached to node i-1" in text
         await w.wipe(volume, "i-1")

@@ -36,7 +36,7 @@ async def test_questions_gather_while_one_request_is_under_way() -> None:
     await asyncio.sleep(0)
     others = [asyncio.create_task(batch.get(key)) for key in ("b", "c", "b", "missing")]
     await asyncio.sleep(0)
-    assert cloud.asked == [["a"]]  # alone, nobody waits for company
+    assert cloud.asked == [["a"]]  # a single lookup is sent at once
     cloud.gate.set()
     assert await asyncio.gather(first, *others) == ["A", "B", "C", "B", None]
     assert cloud.asked == [["a"], ["b", "c", "missing"]]
@@ -51,8 +51,8 @@ async def test_a_request_has_a_limit_and_an_error_is_everybodys() -> None:
     assert await asyncio.gather(*map(batch.get, keys)) == keys
     assert [len(asked) for asked in cloud.asked] == [MAX_BATCH, 1]
     cloud.error = RuntimeError("no")
-    told = await asyncio.gather(batch.get("x"), batch.get("y"), return_exceptions=True)
-    assert [str(error) for error in told] == ["no", "no"]
+    results = await asyncio.gather(batch.get("x"), batch.get("y"), return_exceptions=True)
+    assert [str(error) for error in results] == ["no", "no"]
     cloud.error = None
     assert await batch.get("x") == "X"
     await batch.close()
@@ -69,8 +69,8 @@ async def test_sixty_questions_at_once_are_one_request(tmp_path: Path) -> None:
         volumes = [await w.create(f"v{number}") for number in range(20)]
         ec2 = await connect_ec2(w.account, w.host)
         before = count_described()
-        told = await asyncio.gather(*(ec2.volume(volume) for volume in volumes * 3))
-        assert [volume.id for volume in told] == volumes * 3
+        results = await asyncio.gather(*(ec2.volume(volume) for volume in volumes * 3))
+        assert [volume.id for volume in results] == volumes * 3
         assert count_described() - before == 1
         await ec2.close()
         for volume in volumes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,8 +102,8 @@ async def test_names_sources_and_sizes_that_do_not_fit(tmp_path: Path) -> None:
         source = from_snapshot(taken.snapshot_id)
         await expect_error(Code.OUT_OF_RANGE, w.create("three", 1, volume_content_source=source))
         await expect_error(Code.ALREADY_EXISTS, w.create("one", 2, volume_content_source=source))
-        nobody = from_snapshot("snap-00000000")
-        await expect_error(Code.NOT_FOUND, w.create("four", 2, volume_content_source=nobody))
+        unknown = from_snapshot("snap-00000000")
+        await expect_error(Code.NOT_FOUND, w.create("four", 2, volume_content_source=unknown))
         gone = from_volume("vol-00000000")
         await expect_error(Code.NOT_FOUND, w.create("five", 2, volume_content_source=gone))
         elsewhere = v1.TopologyRequirement(
@@ -117,20 +118,20 @@ async def test_snapshots_are_listed_in_pages_and_found(tmp_path: Path) -> None:
         one, two = await w.create("one"), await w.create("two")
         taken = [await snapshot(w, one, f"s{n}") for n in range(3)] + [await snapshot(w, two, "s3")]
 
-        async def listed(**wanted: object) -> tuple[list[str], str]:
+        async def list_snapshots(**wanted: Any) -> tuple[list[str], str]:
             reply = await w.controller.call("ListSnapshots", v1.ListSnapshotsRequest(**wanted))
             return [e.snapshot.snapshot_id for e in reply.entries], reply.next_token
 
-        everything, token = await listed()
+        everything, token = await list_snapshots()
         assert everything == sorted(s.snapshot_id for s in taken)
         assert not token
-        first, token = await listed(max_entries=3)
-        rest, end = await listed(max_entries=3, starting_token=token)
+        first, token = await list_snapshots(max_entries=3)
+        rest, end = await list_snapshots(max_entries=3, starting_token=token)
         assert (first + rest, end) == (everything, "")
-        assert await listed(source_volume_id=two) == ([taken[3].snapshot_id], "")
-        assert await listed(snapshot_id=taken[0].snapshot_id) == ([taken[0].snapshot_id], "")
-        assert await listed(snapshot_id="snap-nonsense") == ([], "")
-        await expect_error(Code.ABORTED, listed(starting_token="nonsense"))
+        assert await list_snapshots(source_volume_id=two) == ([taken[3].snapshot_id], "")
+        assert await list_snapshots(snapshot_id=taken[0].snapshot_id) == ([taken[0].snapshot_id], "")
+        assert await list_snapshots(snapshot_id="snap-nonsense") == ([], "")
+        await expect_error(Code.ABORTED, list_snapshots(starting_token="nonsense"))
         request = v1.GetSnapshotRequest(snapshot_id=taken[1].snapshot_id)
         assert (await w.controller.call("GetSnapshot", request)).snapshot == taken[1]
         await expect_error(
@@ -231,7 +232,7 @@ async def test_a_block_volume_shows_its_new_size_at_once(tmp_path: Path) -> None
         assert [u.total for u in reply.usage] == [2 * GIB]
         assert not reply.volume_condition.abnormal
         with open(os.path.realpath(target), "rb") as device:  # noqa: ASYNC230, ASYNC240
-            assert device.read(4096) == bytes(4096)  # nobody has formatted it
+            assert device.read(4096) == bytes(4096)  # it was not formatted
         await w.wipe(volume, "i-1")
 
 

@@ -1,4 +1,4 @@
-"""A file system is looked at before it is mounted: mended where that needs nobody, refused where it does."""
+"""A file system is checked before it is mounted: repaired if that is automatic, refused otherwise."""
 
 from __future__ import annotations
 

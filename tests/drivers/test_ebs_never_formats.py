@@ -93,7 +93,7 @@ async def test_what_is_on_the_device_stays_there(tmp_path: Path, what: str) -> N
             if what == "ext4" and capability is EXT4:
                 continue
             text = await expect_error(Code.FAILED_PRECONDITION, w.stage(volume, "i-1", context, capability))
-            assert "never formatted over" in text
+            assert "never formatted" in text
         await w.host.call(copies.flush, device)
         assert await w.host.call(content, tmp_path / "disks" / f"{volume}.img") == before
         await w.wipe(volume, "i-1")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Struct, structs
@@ -125,7 +126,7 @@ async def test_owners_and_directories(tmp_path: Path) -> None:
         assert point is not None
         found = (w.root / point.file_system / point.path).stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1000, 2000, 0o750)
-        named = {
+        named: dict[str, Any] = {
             "subPathPattern": "${.PVC.namespace}/${.PVC.name}",
             "basePath": "/dynamic",
             "csi.storage.k8s.io/pvc/name": "data",
@@ -136,7 +137,7 @@ async def test_owners_and_directories(tmp_path: Path) -> None:
         assert made.name.startswith("data-fsap-")
         ids = [await w.create(f"many-{n}", gidRangeStart="60000", gidRangeEnd="60002") for n in range(3)]
         assert len(set(ids)) == 3
-        narrow = {"gidRangeStart": "60000", "gidRangeEnd": "60002"}
+        narrow: dict[str, Any] = {"gidRangeStart": "60000", "gidRangeEnd": "60002"}
         await assert_refused(Code.RESOURCE_EXHAUSTED, w.create("one-too-many", **narrow))
         await assert_refused(Code.ALREADY_EXISTS, w.create("one", directoryPerms="700"))
         await assert_refused(Code.ALREADY_EXISTS, w.create("two", 2 * GIB, **named))

@@ -1,4 +1,4 @@
-"""Scenes of a few objects each, and the answers about them; nothing is asked over the wire."""
+"""Objects for the tests of `volplane explain`, and the result for them without an API server."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from volplane.explain.resolve import ExplainTarget, explain
 from volplane.explain.result import ExplainResult, ExplanationStep, StepState
 from volplane.explain.wait_reports import RoleReports
 from volplane.loops.wait_reports import WaitReport
+from volplane.rules.waits import Wait, WaitReason
 
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 DRIVER = objects.DRIVER
@@ -30,7 +31,7 @@ def at(seconds_ago: float) -> str:
 
 
 def change(obj: Any, **parts: Any) -> Any:
-    """The object with some of its parts written anew, as the wire has them."""
+    """The object with some parts replaced, in their JSON form."""
     whole = codec.to_dict(obj)
     for part, value in parts.items():
         whole[part] = {**whole.get(part, {}), **value}
@@ -38,7 +39,7 @@ def change(obj: Any, **parts: Any) -> Any:
 
 
 def bound_pair(name: str, volume: str, **spec: Any) -> tuple[PersistentVolumeClaim, PersistentVolume]:
-    """A claim and its volume that name each other."""
+    """A claim and a volume that are bound to each other."""
     made = objects.claim(
         name, metadata={"uid": f"uid-{name}", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
     )
@@ -60,11 +61,12 @@ def node(name: str, *, ready: bool = True, silent: float = 60.0, **parts: Any) -
         "lastTransitionTime": at(silent),
     }
     made = change(objects.node(name), status={"conditions": [condition], **status})
-    return change(made, **parts)
+    changed: Node = change(made, **parts)
+    return changed
 
 
 def in_use(name: str, *volumes: str, attached: bool = True, **more: Any) -> Node:
-    """A node that has volumes mounted, or at least says so."""
+    """A node that lists volumes in volumesInUse."""
     unique = [names.csi_volume_name(DRIVER, f"vol-{volume}") for volume in volumes]
     listed = [{"name": each, "devicePath": ""} for each in unique] if attached else []
     return node(name, status={"volumesInUse": unique, "volumesAttached": listed}, **more)
@@ -82,7 +84,8 @@ def pod(name: str, *claims: str, on: str = "", **parts: Any) -> Pod:
     spec = parts.pop("spec", {})
     made = objects.pod(name, *claims, on=on, **spec)
     metadata = {"uid": f"uid-{name}", "creationTimestamp": at(90), **parts.pop("metadata", {})}
-    return change(made, metadata=metadata, **parts)
+    changed: Pod = change(made, metadata=metadata, **parts)
+    return changed
 
 
 def running(name: str, *claims: str, on: str, **parts: Any) -> Pod:
@@ -127,9 +130,14 @@ def lease(name: str, holder: str, *, ago: float = 2, namespace: str = "kube-syst
     return codec.convert(Lease, {"metadata": {"name": name, "namespace": namespace}, "spec": spec})
 
 
-def wait(role: str, key: str, why: str, *, since: float = 30, left: float | None = None) -> WaitReport:
+def report(
+    role: str, key: str, wait: Wait | str, *, since: float = 30, left: float | None = None
+) -> WaitReport:
+    """What a running role reports; a text is the error of a failed attempt."""
     next_try = None if left is None else NOW + timedelta(seconds=left)
-    return WaitReport(role, key, why, NOW - timedelta(seconds=since), next_try)
+    if isinstance(wait, str):
+        wait = Wait(WaitReason.RETRY, message=wait)
+    return WaitReport.of(role, key, wait, NOW - timedelta(seconds=since), next_try)
 
 
 async def explain_first(
@@ -138,28 +146,26 @@ async def explain_first(
     roles: Sequence[WaitReport] | None = None,
     unread: Sequence[str] = (),
 ) -> ExplainResult:
-    """What is said of the first object, in a cluster that has nothing else than these; `unread`: kinds that
-    may not be read.
-    """
-    still = SnapshotCaches(None)
-    still.unread = dict.fromkeys(unread, "forbidden")
+    """Explain the first object, in a cluster of these objects; `unread`: kinds that may not be read."""
+    caches = SnapshotCaches(None)
+    caches.unread = dict.fromkeys(unread, "forbidden")
     by_kind: dict[type[Resource], dict[str, Resource]] = {}
     for count, obj in enumerate((subject, *others), 1):
         meta = structs.replace(obj.metadata, resource_version=str(count), uid=obj.uid or f"uid-{obj.name}")
         made = structs.replace(obj, metadata=meta)
         by_kind.setdefault(type(obj), {})[made.key] = made
     for kind, found in by_kind.items():
-        still.put(kind, list(found.values()))
+        caches.put(kind, list(found.values()))
         if kind is Event:
-            still.put(kind, list(found.values()), namespace="default")
+            caches.put(kind, list(found.values()), namespace="default")
         if kind is Lease:
-            still.put(kind, list(found.values()), namespace="kube-node-lease")
-    told = RoleReports(roles, asked=True) if roles is not None else None
-    mine = by_kind[type(subject)][subject.key]
-    asked = ExplainTarget(type(subject), subject.name, subject.namespace)
-    return await explain(ClusterState(still, told, NOW), asked, mine)
+            caches.put(kind, list(found.values()), namespace="kube-node-lease")
+    reports = RoleReports(roles, asked=True) if roles is not None else None
+    first = by_kind[type(subject)][subject.key]
+    target = ExplainTarget(type(subject), subject.name, subject.namespace)
+    return await explain(ClusterState(caches, reports, NOW), target, first)
 
 
 def waiting(answer: ExplainResult) -> ExplanationStep:
-    """The step that the sentence is about."""
+    """The step that waits."""
     return next(step for step in answer.steps if step.state is StepState.WAITS)

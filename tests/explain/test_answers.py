@@ -6,10 +6,12 @@ import stat
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from tests.controllers.objects import claim
-from tests.explain.explain_objects import NOW, bound_pair, change, event, explain_first, pod, running, wait
+from tests.explain.explain_objects import NOW, bound_pair, change, event, explain_first, pod, report, running
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.api.storage import VolumeAttachment
 from volplane.base import clock
@@ -25,6 +27,7 @@ from volplane.loops.wait_reports import (
     serve_wait_reports,
     to_wall_time,
 )
+from volplane.rules.waits import SENTENCES, Wait, WaitData, WaitReason, render
 
 WAITING = ExplainResult(
     "pod/default/web",
@@ -64,7 +67,7 @@ pod/default/web waits: not free for b: attached to a
 What to do
   - kubectl delete node a
 
-Could not be asked
+Not known
   - timers"""
 
 
@@ -74,7 +77,7 @@ def test_the_sentence_comes_first_then_the_way_then_what_to_do() -> None:
 
 def test_where_nothing_waits_it_is_said_in_a_line() -> None:
     answer = ExplainResult("pvc/default/data", False, "bound to pv, 1Gi", NOW)
-    assert list(render_lines(answer)) == ["pvc/default/data waits for nothing: bound to pv, 1Gi"]
+    assert list(render_lines(answer)) == ["pvc/default/data does not wait: bound to pv, 1Gi"]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +104,11 @@ def test_kinds_are_known_by_all_their_names(text: str, type: object, shown: str)
 
 
 def test_what_cannot_be_explained_is_said_with_what_can() -> None:
-    with pytest.raises(UnsupportedKind, match="foo cannot be explained; it can be: node, persistentvolume, "):
+    with pytest.raises(
+        UnsupportedKind, match="cannot explain kind foo; choose one of: node, persistentvolume, "
+    ):
         parse_target("foo/bar", "default")
-    with pytest.raises(MissingName, match="which pod"):
+    with pytest.raises(MissingName, match="write pod/NAME"):
         parse_target("pod", "default")
 
 
@@ -131,23 +136,52 @@ async def test_a_role_that_is_gone_is_said_to_be_silent(tmp_path: Path) -> None:
     path = tmp_path / f"scheduler{SUFFIX}"
     async with serve_wait_reports(str(path), WaitRegistry()):
         kept = tmp_path / f"node-a{SUFFIX}"
-        path.rename(kept)  # a socket that nobody listens on any more is what kill -9 leaves
+        path.rename(kept)  # kill -9 leaves a socket without a listener
     found = await wait_reports.read_all_reports(tmp_path)
     assert (found.asked, list(found.silent)) == (False, ["node-a"])
     async with serve_wait_reports(str(kept), WaitRegistry()):  # and the next life takes its place
         assert (await wait_reports.read_all_reports(tmp_path)).asked
 
 
-def test_the_words_of_a_plan_find_the_roles_own_times() -> None:
-    step = waiting_step("leave a", "controller", "a still mounts it")
-    note = wait("controller", "volume", "a still mounts it", since=30, left=5)
-    known = wait_reports.RoleReports([wait("controller", "volume", "something else"), note], asked=True)
-    timed = known.add_times(step, "controller", "volume")
-    assert (timed.since, timed.until) == (note.since, note.next_try)
-    assert known.add_times(step, "controller", "another") is step
+def test_a_report_is_matched_by_reason_and_data_whatever_its_sentence() -> None:
+    wait = Wait(WaitReason.MOUNTED_ON_NODE, WaitData(node="a"))
+    other = Wait(WaitReason.MOUNTED_ON_NODE, WaitData(node="b"))
+    step = waiting_step("detach from a", "controller", wait)
+    assert (step.why, step.reason) == ("a still has the volume mounted", "MountedOnNode")
+    reports = [
+        report("controller", "volume", other, since=90),
+        report("controller", "volume", "something else", since=60),
+        structs.replace(report("controller", "volume", wait, since=30, left=5), why="reworded"),
+    ]
+    known = wait_reports.RoleReports(reports, asked=True)
+    timed = known.add_times(step, "controller", "volume", wait)
+    assert (timed.since, timed.until) == (reports[2].since, reports[2].next_try)
+    assert known.add_times(step, "controller", "another", wait) is step
 
 
-# --- who may not read everything is not told that what they cannot see is not there
+async def test_reports_of_other_versions_are_readable(tmp_path: Path) -> None:
+    """An older role sends no reason; a newer one may send a reason that is not known here."""
+    older = {"role": "node/a", "key": "v", "why": "target is busy", "since": NOW}
+    newer = {**older, "reason": "NotInventedYet", "data": {"node": "a", "planet": "b"}, "moon": 1}
+    reports = msgspec.json.decode(msgspec.json.encode([older, newer]), type=list[WaitReport])
+    wait = Wait(WaitReason.MOUNTED_ON_NODE, WaitData(node="a"))
+    assert [(r.why, r.reason, r.is_about(wait)) for r in reports] == [
+        ("target is busy", "", False),
+        ("target is busy", "NotInventedYet", False),
+    ]
+
+
+def test_every_reason_has_a_sentence() -> None:
+    data = WaitData("n", ("o", "p"), ("q",), "c", ("d", "e"), "v", "driver", "class", ("x",))
+    for reason in WaitReason:
+        sentence = render(reason, data, "why")
+        assert sentence
+        assert "{" not in sentence
+        assert "why" in sentence
+    assert set(SENTENCES) == set(WaitReason)
+
+
+# --- what may not be read is not reported as missing
 
 
 async def test_a_volume_that_may_not_be_read_is_not_lost() -> None:
@@ -159,14 +193,14 @@ async def test_a_volume_that_may_not_be_read_is_not_lost() -> None:
 
 async def test_a_class_that_may_not_be_read_is_not_missing() -> None:
     mine = change(claim("data", cls="gp3"), metadata={"uid": "u"})
-    told = event(mine, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
-    answer = await explain_first(mine, told, unread=["storageclasses"])
+    recorded = event(mine, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+    answer = await explain_first(mine, recorded, unread=["storageclasses"])
     assert answer.answer == "waiting for first consumer to be created before binding"
 
 
 async def test_a_node_that_may_not_be_read_is_not_lost() -> None:
     answer = await explain_first(running("web", on="a"), unread=["nodes"])
-    assert (answer.waits, answer.answer) == (False, "runs on a, and is ready")
+    assert (answer.waits, answer.answer) == (False, "running on a, and ready")
     said = {
         "type": "PodScheduled",
         "status": "False",

@@ -13,15 +13,17 @@ from tests.explain.explain_objects import (
     in_use,
     lease,
     node,
+    report,
     running,
-    wait,
     waiting,
 )
 from volplane.api import names
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 ROLE = "persistentvolume-attach-detach-controller"
 UNIQUE = names.csi_volume_name(DRIVER, "vol-pv")
-GRACE = "a is not ready and may still mount it; detached by force when the grace is over"
+FORCE = Wait(WaitReason.FORCE_DETACH, WaitData(node="a"))
+GRACE = FORCE.text
 OUT = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
 
 
@@ -34,9 +36,9 @@ async def test_an_attached_volume_that_a_pod_uses_waits_for_nothing() -> None:
 
 async def test_a_healthy_node_is_waited_for_as_long_as_it_takes() -> None:
     claim, disk = bound_pair("data", "pv")
-    note = wait("node/a", UNIQUE, "target is busy")
+    note = report("node/a", UNIQUE, "target is busy")
     answer = await explain_first(attachment("pv", "a"), claim, disk, in_use("a", "pv"), roles=[note])
-    assert answer.answer == "a still mounts it"
+    assert answer.answer == "a still has the volume mounted"
     step = waiting(answer)
     assert (step.until, step.details) == (
         None,
@@ -53,7 +55,7 @@ async def test_a_lost_node_keeps_it_for_the_rest_of_six_minutes() -> None:
     assert "a has no node.kubernetes.io/out-of-service taint" in waiting(answer).details
     assert "timers, backoff and mounts" in answer.unknown[0]
     answer = await explain_first(
-        attachment("pv", "a"), *there, roles=[wait(ROLE, UNIQUE, GRACE, since=60, left=300)]
+        attachment("pv", "a"), *there, roles=[report(ROLE, UNIQUE, FORCE, since=60, left=300)]
     )
     step = waiting(answer)
     assert step.until is not None
@@ -68,11 +70,11 @@ async def test_a_word_for_the_node_frees_the_volume() -> None:
     claim, disk = bound_pair("data", "pv")
     tainted = in_use("a", "pv", ready=False, spec={"taints": [{**OUT, "value": "instance-stopped"}]})
     answer = await explain_first(attachment("pv", "a"), claim, disk, tainted)
-    assert answer.answer == "nothing keeps it on a: it is detached any moment"
+    assert answer.answer == "nothing uses it on a: it is detached now"
     answer = await explain_first(tainted, claim, disk, attachment("pv", "a"))
     assert (
-        "a is out of service, says the fencer: its cloud says that the machine is off "
-        "(node.kubernetes.io/out-of-service=instance-stopped:NoExecute)"
+        "a is tainted node.kubernetes.io/out-of-service=instance-stopped:NoExecute by the fencer, because "
+        "its instance is stopped"
     ) in waiting(answer).details
     assert answer.advice == ()
 
@@ -93,14 +95,14 @@ async def test_the_attacher_does_not_detach() -> None:
         leaving, claim, disk, node("a"), lease("external-attacher-leader-ebs-csi-aws-com", "")
     )
     assert answer.answer == (
-        f"waiting for external-attacher of {DRIVER} to detach it from a: rpc error: disk is busy"
+        f"waiting for the external-attacher of {DRIVER} to detach the volume from a: rpc error: disk is busy"
     )
-    assert "nobody holds its lease" in waiting(answer).details[-1]
+    assert "has no holder" in waiting(answer).details[-1]
 
 
 async def test_an_attachment_whose_volume_is_gone() -> None:
     answer = await explain_first(going(attachment("pv", "a"), 30), node("a"))
-    assert answer.answer == f"{DRIVER} has not detached it from a yet"
+    assert answer.answer == f"{DRIVER} has not detached the volume from a yet"
     assert "volume pv does not exist" in waiting(answer).details[0]
     answer = await explain_first(
         going(attachment("pv", "a"), 30), unread=["persistentvolumes", "nodes", "pods"]
@@ -114,7 +116,7 @@ async def test_an_attachment_whose_volume_is_gone() -> None:
 async def test_a_node_that_is_ready_waits_for_nothing() -> None:
     beat = lease("a", "a", namespace="kube-node-lease")
     answer = await explain_first(node("a", spec={"unschedulable": True}), beat)
-    assert (answer.waits, answer.answer) == (False, "it is ready, and cordoned")
+    assert (answer.waits, answer.answer) == (False, "ready, and cordoned")
     assert answer.steps[0].details == ("last heartbeat 2s ago",)
 
 
@@ -136,25 +138,25 @@ async def test_a_lost_node_says_whom_it_drives_off_and_what_stays() -> None:
     ends = going(running("ends", on="a"), 10)
     answer = await explain_first(
         lost, claim, disk, other, used, patient, leaves, ends, attachment("pv", "a"), attachment("pv-2", "a"),
-        roles=[wait(ROLE, UNIQUE, GRACE, since=60, left=300)],
+        roles=[report(ROLE, UNIQUE, FORCE, since=60, left=300)],
     )  # fmt: skip
-    assert answer.answer == "a has not answered for 1m 40s"
+    assert answer.answer == "a has been unreachable for 1m 40s"
     _, pods, volumes = answer.steps
     assert pods.details == (
-        "pod default/ends: Terminating; only the kubelet, or an operator's word, ends it",
+        "pod default/ends: Terminating until the kubelet or an operator ends it",
         "pod default/leaves: evicted in 3m 20s",
-        "pod default/patient: stays, it tolerates every taint",
+        "pod default/patient: stays, it tolerates all taints",
     )
     moved, kept = sorted(volumes.details, key=lambda line: "counts as running" in line)
-    assert moved == f"pv: {GRACE} (detached by force in 5m 0s)"
-    assert kept.startswith("pv-2: a has not answered for 1m 40s, and pod default/leaves counts as running")
+    assert moved == f"pv: {GRACE} (forced detach in 5m 0s)"
+    assert kept.startswith("pv-2: a has been unreachable for 1m 40s, so pod default/leaves counts as running")
     assert any("kubectl delete node a" in line for line in answer.advice)
 
 
 async def test_a_node_that_answers_and_does_not_unmount_says_so() -> None:
     claim, disk = bound_pair("data", "pv")
     answer = await explain_first(in_use("a", "pv"), claim, disk, attachment("pv", "a"))
-    assert answer.answer == "a still mounts it"
+    assert answer.answer == "a still has the volume mounted"
 
 
 # --- volumes
@@ -164,7 +166,7 @@ async def test_a_released_volume_is_kept_for_somebody_to_decide() -> None:
     _, disk = bound_pair("data", "pv")
     released = change(disk, spec={"persistentVolumeReclaimPolicy": "Retain"}, status={"phase": "Released"})
     answer = await explain_first(released)
-    assert answer.answer == "released; its reclaim policy is Retain; its claim default/data is gone"
+    assert answer.answer == "released; its reclaim policy is Retain; its claim default/data is deleted"
     assert "claimRef" in answer.advice[0]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.controllers.objects import claim, storage_class, volume
 from tests.explain.explain_objects import (
     DRIVER,
@@ -14,8 +16,8 @@ from tests.explain.explain_objects import (
     lease,
     node,
     pod,
+    report,
     running,
-    wait,
     waiting,
 )
 from volplane.api import codec
@@ -25,8 +27,8 @@ LATER = "WaitForFirstConsumer"
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
-def provisioned_pair(name: str, cls: str | None = "", **more: object) -> PersistentVolumeClaim:
-    metadata = {"uid": f"uid-{name}", "creationTimestamp": at(120), **more.pop("metadata", {})}  # type: ignore[dict-item]
+def provisioned_pair(name: str, cls: str | None = "", **more: Any) -> PersistentVolumeClaim:
+    metadata = {"uid": f"uid-{name}", "creationTimestamp": at(120), **more.pop("metadata", {})}
     asked: PersistentVolumeClaim = change(claim(name, cls=cls, **more), metadata=metadata)
     return asked
 
@@ -39,7 +41,9 @@ async def test_a_bound_claim_waits_for_nothing() -> None:
 
 async def test_a_claim_waits_for_its_first_pod() -> None:
     answer = await explain_first(provisioned_pair("data", "gp3"), storage_class("gp3", LATER))
-    assert answer.answer.startswith("no pod uses it yet, and its class gp3 makes volumes for pods only")
+    assert answer.answer.startswith(
+        "no pod uses the claim yet, and StorageClass gp3 provisions volumes only for pods"
+    )
     assert waiting(answer).since is not None
 
 
@@ -74,27 +78,27 @@ async def test_each_volume_is_refused_for_its_own_reason() -> None:
 async def test_a_class_that_does_not_exist_is_said_with_those_that_do() -> None:
     answer = await explain_first(provisioned_pair("data", "golden"), storage_class("gp3"))
     assert answer.answer == 'storageclass.storage.k8s.io "golden" not found'
-    assert answer.advice == ("create StorageClass golden, or use one that exists: gp3",)
+    assert answer.advice == ("create StorageClass golden, or use an existing one: gp3",)
 
 
 async def test_the_driver_says_why_it_makes_no_volume() -> None:
     mine = provisioned_pair("data", "gp3", metadata={"annotations": {SELECTED: "a"}})
-    told = 'failed to provision volume with StorageClass "gp3": rpc error: code = OutOfRange desc = too big'
+    error = 'failed to provision volume with StorageClass "gp3": rpc error: code = OutOfRange desc = too big'
     leads = lease("ebs-csi-aws-com", "ebs-csi-controller-0")
     controller = {"name": "ebs-csi-controller-0", "namespace": "kube-system"}
     beside = pod("x", spec={"containers": [{"name": "csi-provisioner", "image": "x"}]}, metadata=controller)
     answer = await explain_first(
-        mine, storage_class("gp3", LATER), event(mine, "ProvisioningFailed", told, count=7), leads, beside
+        mine, storage_class("gp3", LATER), event(mine, "ProvisioningFailed", error, count=7), leads, beside
     )
-    assert answer.answer == f"{DRIVER} cannot make it: rpc error: code = OutOfRange desc = too big"
+    assert answer.answer == f"{DRIVER} cannot create the volume: rpc error: code = OutOfRange desc = too big"
     assert waiting(answer).details == (
-        "told 7 times as ProvisioningFailed, last 5s ago",
-        "csi-provisioner: ebs-csi-controller-0 leads",
+        "event ProvisioningFailed, 7 times, last 5s ago",
+        "csi-provisioner: leader is ebs-csi-controller-0",
     )
     assert [step.what for step in answer.steps] == [
-        f"class gp3 asks {DRIVER}",
-        "to be made for a",
-        "make the volume (CreateVolume)",
+        f"StorageClass gp3 names {DRIVER}",
+        "select node a",
+        "create the volume (CreateVolume)",
         "bind",
     ]
     logs = "kubectl logs -n kube-system ebs-csi-controller-0 -c csi-provisioner --tail=50"
@@ -103,9 +107,9 @@ async def test_the_driver_says_why_it_makes_no_volume() -> None:
 
 async def test_the_provisioner_itself_knows_when_it_tries_again() -> None:
     mine = provisioned_pair("data", "gp3")
-    note = wait("csi-provisioner", "default/data", "rpc error: no room", since=40, left=11)
+    note = report("csi-provisioner", "default/data", "rpc error: no room", since=40, left=11)
     answer = await explain_first(mine, storage_class("gp3"), roles=[note])
-    assert answer.answer == f"{DRIVER} cannot make it: rpc error: no room"
+    assert answer.answer == f"{DRIVER} cannot create the volume: rpc error: no room"
     step = waiting(answer)
     assert step.until is not None
     assert (step.until - answer.at).total_seconds() == 11
@@ -115,15 +119,15 @@ async def test_the_provisioner_itself_knows_when_it_tries_again() -> None:
 async def test_a_provisioner_that_is_down_is_found_out() -> None:
     old = lease("ebs-csi-aws-com", "ebs-csi-controller-0", ago=300)
     answer = await explain_first(provisioned_pair("data", "gp3"), storage_class("gp3"), old)
-    assert answer.answer == f"{DRIVER} has not made the volume yet"
+    assert answer.answer == f"{DRIVER} has not created the volume yet"
     (fact,) = waiting(answer).details
     assert fact.endswith("last renewed 5m 0s ago: it is down")
-    assert answer.advice[0].startswith(f"nobody is csi-provisioner for {DRIVER}")
+    assert answer.advice[0].startswith(f"no csi-provisioner is running for {DRIVER}")
 
 
 async def test_no_driver_at_all() -> None:
     answer = await explain_first(provisioned_pair("data", "gp3"), storage_class("gp3"))
-    assert "no csi-provisioner is to be seen" in waiting(answer).details[0]
+    assert "no csi-provisioner found" in waiting(answer).details[0]
 
 
 async def test_a_lost_claim_says_that_its_volume_is_gone() -> None:
@@ -145,17 +149,18 @@ async def test_any_other_finalizer_is_named_with_whose_it_is() -> None:
     mine, disk = bound_pair("data", "pv")
     held = ["snapshot.storage.kubernetes.io/pvc-as-source-protection", "example.com/mine"]
     answer = await explain_first(going(change(mine, metadata={"finalizers": held}), 30), disk)
-    assert [step.who for step in answer.steps] == ["snapshot controller", "whoever put it there"]
+    assert [step.who for step in answer.steps] == ["snapshot controller", "the component that added it"]
 
 
 async def test_growth_waits_for_the_driver_and_then_for_the_node() -> None:
     mine, disk = bound_pair("data", "pv", resources={"requests": {"storage": "2Gi"}})
     answer = await explain_first(mine, disk, event(mine, "VolumeResizeFailed", "no room for 2Gi"))
-    assert answer.answer == f"{DRIVER} has not grown it: no room for 2Gi"
+    assert answer.answer == f"{DRIVER} has not expanded the disk: no room for 2Gi"
     pending = {"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": at(20)}
     status = {"conditions": [pending], "allocatedResourceStatuses": {"storage": "NodeResizePending"}}
-    answer = await explain_first(change(mine, status=status), disk)
-    assert answer.answer == "the disk has grown; its file system grows when a pod mounts it"
+    grown = change(disk, spec={"capacity": {"storage": "2Gi"}})
+    answer = await explain_first(change(mine, status=status), grown)
+    assert answer.answer == "the disk is expanded; its file system is expanded when a pod mounts the volume"
     assert answer.advice == ("start a pod that uses the claim",)
 
 

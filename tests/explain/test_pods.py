@@ -19,11 +19,12 @@ from tests.explain.explain_objects import (
     node,
     pod,
     registered_node,
+    report,
     running,
-    wait,
     waiting,
 )
 from volplane.api import names
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 CREATING = {"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}
 MOUNTING = {"phase": "Pending", "containerStatuses": [CREATING]}
@@ -33,7 +34,7 @@ OUT = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "eff
 
 async def test_a_pod_that_runs_waits_for_nothing() -> None:
     answer = await explain_first(running("web", on="a"), node("a"))
-    assert (answer.waits, answer.answer) == (False, "runs on a, and is ready")
+    assert (answer.waits, answer.answer) == (False, "running on a, and ready")
 
 
 async def test_every_node_refuses_it_by_a_filter_of_its_own() -> None:
@@ -63,7 +64,7 @@ async def test_what_a_node_is_short_of_is_said_with_figures() -> None:
     hungry = {"containers": [{"name": "c", "image": "x", "resources": {"requests": {"cpu": "64"}}}]}
     answer = await explain_first(pod("web", spec=hungry), node("a"))
     assert waiting(answer).details == (
-        "a: Insufficient cpu (cpu: wants 64000m, 4000m left) [NodeResourcesFit]",
+        "a: Insufficient cpu (cpu: requests 64000m, 4000m free) [NodeResourcesFit]",
     )
 
 
@@ -75,7 +76,7 @@ async def test_a_pod_without_its_claim_says_so_first() -> None:
 
 async def test_a_pod_that_fits_waits_for_the_scheduler() -> None:
     answer = await explain_first(pod("web"), node("a"))
-    assert answer.answer == "it fits on a, and the scheduler has not put it there yet"
+    assert answer.answer == "the pod fits on a; the scheduler has not bound it yet"
 
 
 async def test_gates_hold_a_pod_back() -> None:
@@ -89,8 +90,8 @@ async def test_the_scheduler_waits_for_a_volume_that_is_being_made() -> None:
     answer = await explain_first(
         pod("web", "data"), mine, storage_class("gp3", "WaitForFirstConsumer"), node("a"), node("b")
     )
-    assert answer.answer == f"{DRIVER} has not made the volume yet"
-    assert "waiting for the volume of claim data before going to a" in [step.why for step in answer.steps]
+    assert answer.answer == f"{DRIVER} has not created the volume yet"
+    assert "VolumeBinding" in [step.reason for step in answer.steps]
 
 
 # --- volumes
@@ -104,27 +105,30 @@ async def test_an_exclusive_volume_is_still_on_a_node_that_does_not_answer() -> 
     old = going(running("old", "data", on="a"), 20)
     answer = await explain_first(mine, old, lost, *there)
     assert answer.answer == (
-        "not free for b: attached to a. a has not answered for 1m 0s, and pod default/old counts as "
-        "running there until somebody vouches that it does not"
+        "cannot attach the volume to b: it is attached to a. a has been unreachable for 1m 0s, so pod "
+        "default/old counts as running there until a is ready again, is deleted, or is tainted "
+        "out-of-service"
     )
     assert "kubectl delete node a" in " ".join(answer.advice)
     assert "out-of-service" in " ".join(answer.advice)
     assert [step.what for step in answer.steps][-2:] == ["mount on b", "start its containers"]
     # The old pod is gone by force: now the controller's six minutes run.
     answer = await explain_first(mine, lost, *there)
-    assert answer.answer.startswith("not free for b: attached to a. a is not ready and may still mount it")
-    assert "detached by force at most 6m 0s after its last pod left (--max-wait-for-unmount)" in (
+    assert answer.answer.startswith(
+        "cannot attach the volume to b: it is attached to a. a is not ready and may still have the"
+    )
+    assert "forced detach at most 6m 0s after the last pod left (--max-wait-for-unmount)" in (
         waiting(answer).details
     )
-    why = "a is not ready and may still mount it; detached by force when the grace is over"
-    note = wait("persistentvolume-attach-detach-controller", UNIQUE, why, since=64, left=296)
-    proof = "a does not answer, but its instance i-1 is not known to be off"
-    fencer = wait("node-fencer", "a", proof)
+    force = Wait(WaitReason.FORCE_DETACH, WaitData(node="a"))
+    note = report("persistentvolume-attach-detach-controller", UNIQUE, force, since=64, left=296)
+    proof = Wait(WaitReason.INSTANCE_NOT_STOPPED, WaitData(node="a", names=("i-1",)))
+    fencer = report("node-fencer", "a", proof)
     answer = await explain_first(mine, lost, *there, roles=[note, fencer])
     step = waiting(answer)
     assert step.until is not None
-    assert (step.ends, (step.until - answer.at).total_seconds()) == ("detached by force", 296)
-    assert f"no proof that it is off: {proof}" in step.details
+    assert (step.ends, (step.until - answer.at).total_seconds()) == ("forced detach", 296)
+    assert f"not fenced: {proof.text}" in step.details
 
 
 async def test_two_pods_that_run_cannot_share_an_exclusive_volume() -> None:
@@ -132,7 +136,7 @@ async def test_two_pods_that_run_cannot_share_an_exclusive_volume() -> None:
     mine = pod("new", "data", on="b", status=MOUNTING)
     old = running("old", "data", on="a")
     answer = await explain_first(mine, old, claim, disk, attachment("pv", "a"), in_use("a", "pv"), node("b"))
-    assert answer.answer == "not free for b: attached to a. pod default/old on a uses it there"
+    assert answer.answer == "cannot attach the volume to b: it is attached to a. pod default/old on a uses it"
 
 
 async def test_the_attacher_says_why_it_does_not_attach() -> None:
@@ -141,8 +145,16 @@ async def test_the_attacher_says_why_it_does_not_attach() -> None:
     asked = attachment("pv", "a", attached=False, status=error)
     answer = await explain_first(pod("web", "data", on="a", status=MOUNTING), claim, disk, asked, node("a"))
     assert answer.answer == (
-        f"waiting for external-attacher of {DRIVER} to attach it to a: rpc error: no slots"
+        f"waiting for the external-attacher of {DRIVER} to attach the volume to a: rpc error: no slots"
     )
+
+
+async def test_the_attachers_own_plan_says_what_it_needs() -> None:
+    claim, disk = bound_pair("data", "pv")
+    asked = attachment("pv", "a", attached=False)
+    answer = await explain_first(pod("web", "data", on="a", status=MOUNTING), claim, disk, asked, node("a"))
+    assert waiting(answer).reason == "Attach"
+    assert 'csi-attacher: csinode.storage.k8s.io "a" not found' in waiting(answer).details
 
 
 async def test_an_attached_volume_has_still_to_be_told_to_the_node() -> None:
@@ -151,7 +163,7 @@ async def test_an_attached_volume_has_still_to_be_told_to_the_node() -> None:
     answer = await explain_first(
         pod("web", "data", on="a", status=MOUNTING), claim, disk, attachment("pv", "a"), here
     )
-    assert answer.answer == "it is attached, and a's volumesAttached does not list it yet"
+    assert answer.answer == "attached, but status.volumesAttached of a does not list it yet"
 
 
 async def test_the_kubelet_has_not_begun() -> None:
@@ -171,21 +183,21 @@ async def test_a_driver_that_is_not_on_the_node() -> None:
     assert answer.answer.startswith(f"driver {DRIVER} is not registered on a")
 
 
-@pytest.mark.parametrize("told", ["event", "role"])
-async def test_a_mount_that_fails_is_told_by_the_kubelet(told: str) -> None:
+@pytest.mark.parametrize("source", ["event", "role"])
+async def test_a_mount_that_fails_is_reported_by_the_kubelet(source: str) -> None:
     claim, disk = bound_pair("data", "pv")
     web = pod("web", "data", on="a", status=MOUNTING)
     there = [claim, disk, attachment("pv", "a"), in_use("a", "pv"), *registered_node("a")]
     failed = 'MountVolume.MountDevice failed for volume "pv" : rpc error: bad superblock'
-    if told == "event":
+    if source == "event":
         answer = await explain_first(web, *there, event(web, "FailedMount", failed))
         assert answer.answer == failed
-        assert waiting(answer).details == ("told 3 times as FailedMount, last 5s ago",)
+        assert waiting(answer).details == ("event FailedMount, 3 times, last 5s ago",)
     else:
-        note = wait("node/a", UNIQUE, "rpc error: bad superblock", left=8)
+        note = report("node/a", UNIQUE, "rpc error: bad superblock", left=8)
         answer = await explain_first(web, *there, roles=[note])
         assert answer.answer == "rpc error: bad superblock"
-        assert waiting(answer).ends == "tried again"
+        assert waiting(answer).ends == "retried"
 
 
 async def test_volumes_that_are_no_claims_are_known_by_events_alone() -> None:
@@ -203,7 +215,7 @@ async def test_volumes_that_are_no_claims_are_known_by_events_alone() -> None:
         (
             {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}},
             "ImagePullBackOff: Back-off pulling image",
-            "see whether the image exists and may be pulled: busybox",
+            "check that the image exists and may be pulled: busybox",
         ),
         (
             {
@@ -216,7 +228,7 @@ async def test_volumes_that_are_no_claims_are_known_by_events_alone() -> None:
         ),
         (
             {"state": {"running": {"startedAt": at(9)}}},
-            "it runs, and is not ready: its readiness or startup probe has not succeeded",
+            "running, but not ready: its readiness or startup probe has not succeeded",
             "kubectl logs -n default web -c c",
         ),
     ],
@@ -226,19 +238,23 @@ async def test_a_container_that_does_not_get_ready(
     state: dict[str, object], answer: str, advice: str
 ) -> None:
     status = {"phase": "Pending", "containerStatuses": [{"name": "c", "image": "busybox", **state}]}
-    told = await explain_first(pod("web", on="a", status=status), node("a"))
-    assert (told.answer, told.advice) == (answer, (advice,))
+    result = await explain_first(pod("web", on="a", status=status), node("a"))
+    assert (result.answer, result.advice) == (answer, (advice,))
 
 
 async def test_an_init_container_has_to_end_first_unless_it_is_there_to_stay() -> None:
     state = {"name": "i", "started": True, "state": {"running": {"startedAt": at(9)}}}
     status = {"phase": "Pending", "initContainerStatuses": [state], "containerStatuses": [CREATING]}
     first = {"name": "i", "image": "x"}
-    told = await explain_first(pod("web", on="a", status=status, spec={"initContainers": [first]}), node("a"))
-    assert (told.answer, waiting(told).what) == ("it runs, and has to end first", "init container i")
+    result = await explain_first(
+        pod("web", on="a", status=status, spec={"initContainers": [first]}), node("a")
+    )
+    assert (result.answer, waiting(result).what) == ("running; it has to finish first", "init container i")
     stays = {**first, "restartPolicy": "Always"}
-    told = await explain_first(pod("web", on="a", status=status, spec={"initContainers": [stays]}), node("a"))
-    assert waiting(told).what == "be ready"
+    result = await explain_first(
+        pod("web", on="a", status=status, spec={"initContainers": [stays]}), node("a")
+    )
+    assert waiting(result).what == "be ready"
 
 
 # --- lost nodes, and the end
@@ -250,7 +266,7 @@ async def test_a_pod_on_a_node_that_does_not_answer_is_evicted_when_its_tolerati
     tolerates = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     lost = node("a", ready=False, silent=100, spec={"taints": [taint]})
     answer = await explain_first(running("web", on="a", spec={"tolerations": [tolerates]}), lost)
-    assert answer.answer == "a has not answered for 1m 40s: nobody knows how the pod is"
+    assert answer.answer == "a has been unreachable for 1m 40s; the state of the pod is not known"
     evicted = answer.steps[-1]
     assert evicted.until is not None
     assert (evicted.ends, (evicted.until - answer.at).total_seconds()) == ("deleted", 200)
@@ -259,21 +275,21 @@ async def test_a_pod_on_a_node_that_does_not_answer_is_evicted_when_its_tolerati
 async def test_a_pod_that_goes_waits_for_its_lost_node() -> None:
     web = going(running("web", on="a"), 40)
     answer = await explain_first(web, node("a", ready=False))
-    assert answer.answer.endswith("and only its kubelet can say that nothing of the pod runs any more")
+    assert answer.answer.endswith("only its kubelet can report that the pod's containers have stopped")
     assert any("kubectl delete node a" in line for line in answer.advice)
     answer = await explain_first(web, node("a", ready=False, spec={"taints": [OUT]}))
-    assert answer.answer == "node a is out of service: it is removed any moment"
+    assert answer.answer == "node a is out of service: the pod is removed now"
 
 
 async def test_a_pod_that_goes_waits_for_its_containers_and_then_for_its_volumes() -> None:
     web = going(running("web", "data", on="a"), 5, grace=30)
     answer = await explain_first(web, node("a"))
-    assert answer.answer == "container c still runs"
+    assert answer.answer == "container c is still running"
     assert waiting(answer).until is not None
     ended = {"name": "c", "state": {"terminated": {"exitCode": 0}}}
     web = change(web, status={"containerStatuses": [ended]})
-    others = wait("node/a", names.csi_volume_name(DRIVER, "vol-b"), "not attached to the node yet")
-    note = wait("node/a", UNIQUE, "target is busy", left=4)
+    others = report("node/a", names.csi_volume_name(DRIVER, "vol-b"), "not attached to the node yet")
+    note = report("node/a", UNIQUE, "target is busy", left=4)
     answer = await explain_first(web, node("a"), *bound_pair("data", "pv"), roles=[others, note])
-    assert answer.answer == "vol-pv: target is busy, tried again in 4s"
+    assert answer.answer == "vol-pv: target is busy, retried in 4s"
     assert answer.steps[0].what == "its containers have stopped"

@@ -1,8 +1,8 @@
-"""Requests that mean harm: confused types, odd names and headers, long numbers, bodies at the limits.
+"""Hostile requests: wrong types, odd names and headers, long numbers, bodies at the limits.
 
-They are made from one seed, from small samples of every kind that the server names in its discovery. Unlike
-the stories made from OpenAPI (see `requests`) nothing is remembered of them: what counts is that each is
-answered as the client's mistake, and that the server's loop and memory do not notice.
+They are generated from a seed and from small samples of every kind in discovery. Unlike the request sequences
+made from OpenAPI (see `requests`), they are stateless: each must get a 4xx, without stalling the server's
+event loop or growing its memory.
 """
 
 # ruff: noqa: E501, RUF001 - values that are read as tables, one of them in other digits
@@ -30,7 +30,7 @@ STRATEGIC, APPLY = "application/strategic-merge-patch+json", "application/apply-
 PATCHES = (JSON_PATCH, MERGE, STRATEGIC, APPLY)
 STREAMS = frozenset(
     {"exec", "attach", "portforward", "proxy", "log"}
-)  # answered by nodes, which are not here
+)  # served by nodes, which do not exist here
 NAMES = ("a",) * 12 + ("b", "b", "default", "kube-system", "worker-1")
 ODD_NAMES = (
     "", ".", "..", "%2e%2e", "A_b", "a/b", "a%2Fb", "ü", "a\x00b", "-", "a?b", "a b", "😀", "*", "%", "%zz",
@@ -210,7 +210,7 @@ class HostileRequest(Struct):
 
 
 def list_endpoints(get: Callable[[str], Json]) -> list[HostileEndpoint]:
-    """Everything that can be asked for."""
+    """Return all resources and subresources in discovery."""
     bases = ["/api/v1"]
     for group in get("/apis")["groups"]:
         bases += [f"/apis/{version['groupVersion']}" for version in group["versions"]]
@@ -233,7 +233,7 @@ class HostileRequests:
         self.streams = [place for place in known if place.below in STREAMS]
 
     def first(self) -> Iterator[HostileRequest]:
-        """Something of every kind, so that later requests find what they are about."""
+        """Create an object of every kind, so that later requests find one."""
         for place in self.places:
             if "create" in place.verbs and not place.below:
                 for sample in (*EXTRA.get(place.kind, ()), SAMPLES.get(place.kind)):
@@ -365,7 +365,7 @@ class HostileRequests:
         return made
 
     def mutate(self, value: Json) -> Json:
-        """The same with other values at a few places."""
+        """Replace a few values by wrong ones."""
         if self.chance(2):
             return self.value()
         for _ in range(self.random.choice((0, 1, 1, 2, 3))):
@@ -433,5 +433,5 @@ def _pointers(value: Json, at: str = "") -> Iterator[str]:
 
 
 def _sendable(headers: dict[str, str]) -> dict[str, str]:
-    """What a client can put on the wire; the rest dies before it reaches the server."""
+    """Replace characters that a client cannot send."""
     return {name: value.encode("latin-1", "replace").decode("latin-1") for name, value in headers.items()}

@@ -1,7 +1,7 @@
-"""What the server has acknowledged, held against what it answers later.
+"""The acknowledged state of the server, compared with later reads.
 
-Nobody else writes while a story runs but the server itself, which keeps the status of definitions; so what a
-write has answered is exactly what the next read must show.
+Only the server itself writes during a sequence (the status of definitions), so the next read must return
+exactly what a write has returned.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ REASONS = frozenset(
     | {"TooManyRequests", "BadRequest", "MethodNotAllowed", "NotAcceptable", "RequestEntityTooLarge"}
     | {"UnsupportedMediaType", "Expired", "ServiceUnavailable", "", "Unknown"}
 )
-# Upstream answers these mistakes of a client with a 500, and so do we.
+# Upstream answers these client errors with a 500, and so does this server.
 AS_UPSTREAM = (
     "resourceVersion should not be set on objects to be created",
-    "Internal error occurred: no preferred addresses found",  # a node that has none, asked through the proxy
-    "Internal error occurred: the spec replicas field",  # a custom object without it, asked for its scale
+    "Internal error occurred: no preferred addresses found",  # proxy to a node without addresses
+    "Internal error occurred: the spec replicas field",  # /scale of a custom object without replicas
 )
 PATIENCE = 60.0
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -39,19 +39,19 @@ class Model:
         self.objects: dict[str, Json] = {}  # by the path of the object
         self.revisions: set[int] = set()
         self.acknowledged = 0
-        self.story: list[str] = []  # for whoever reads a failure
+        self.log: list[str] = []  # all requests, for failure messages
 
-    # --- asking
+    # --- requests
 
     async def send(self, request: FuzzRequest) -> None:
-        """One request, its answer judged, and what it acknowledged read back."""
+        """Send a request, check its response, and read back what it acknowledged."""
         status, body = await self._exchange(request)
-        self.story.append(f"{status} {request}")
+        self.log.append(f"{status} {request}")
         if status >= 400:
             judge(status, body, request)
         elif request.method in WRITES and not self._is_dry(request):
             self.acknowledged += 1
-            if b"dryRun" in request.body:  # of a delete or an eviction: perhaps it happened, perhaps not
+            if b"dryRun" in request.body:  # of a delete or eviction: may have happened
                 await self._refresh_all()
             else:
                 await self._note(request, body)
@@ -59,7 +59,7 @@ class Model:
                 self._forget_custom_objects(request.path)
 
     async def _exchange(self, request: FuzzRequest) -> tuple[int, bytes]:
-        asked = {"headers": request.headers, "body": request.body, "timeout": PATIENCE}
+        asked: dict[str, Any] = {"headers": request.headers, "body": request.body, "timeout": PATIENCE}
         if any(name in ("watch", "follow") for name, _ in request.query) and request.method == "GET":
             async with self.http.stream(request.method, request.target, **asked) as (answer, pieces):
                 if answer.status == 200:
@@ -73,7 +73,7 @@ class Model:
 
     def _is_dry(self, request: FuzzRequest) -> bool:
         if request.method == "DELETE" and request.body:
-            return False  # its options are in the body, and as upstream we do not look for more
+            return False  # with a body, the query is ignored (as upstream)
         return any(name == "dryRun" and value == "All" for name, value in request.query)
 
     async def read(self, path: str) -> Json | None:
@@ -81,24 +81,24 @@ class Model:
         assert got.status in (200, 404), (got.status, path, got.body)
         return json.loads(got.body) if got.status == 200 else None
 
-    # --- noting
+    # --- recording
 
     async def _note(self, request: FuzzRequest, body: bytes) -> None:
         if not request.operation.keeps:
             return
         place = self._place(request, body)
-        if place is None:  # a collection was deleted, or something that is not kept
+        if place is None:  # a collection was deleted, or the object is not stored
             await self._refresh_below(request.path)
             return
-        told = _object(body)
+        answer = _object(body)
         held = await self.read(place)
-        if request.method == "DELETE":
+        if request.method == "DELETE" or request.operation.path.endswith("/eviction"):
             assert held is None or held["metadata"].get("deletionTimestamp"), f"deleted, but there: {request}"
-        elif not _is_removed(told):
+        elif not _is_removed(answer):
             assert held is not None, f"acknowledged, but not there: {request} -> {body!r}"
-        same_kind = told is not None and held is not None and told.get("kind") == held.get("kind")
+        same_kind = answer is not None and held is not None and answer.get("kind") == held.get("kind")
         if same_kind and request.operation.kind not in KEPT_BY_SERVER:
-            assert held == told, f"read otherwise than acknowledged: {request}\n{told}\n{held}"
+            assert held == answer, f"read otherwise than acknowledged: {request}\n{answer}\n{held}"
         if held is None:
             self.objects.pop(place, None)
             return
@@ -115,7 +115,7 @@ class Model:
             self.revisions.add(int(revision))
 
     def _place(self, request: FuzzRequest, body: bytes) -> str | None:
-        """The path of the object that a write was about."""
+        """Return the path of the written object."""
         template = request.operation.path
         if "{name}" in template and not request.path.endswith("/"):
             # Subresources change their object.
@@ -123,8 +123,8 @@ class Model:
             return "/".join(request.path.split("/")[:depth])
         if request.method != "POST":
             return None
-        told = _object(body)
-        name = (told or {}).get("metadata", {}).get("name", "")
+        answer = _object(body)
+        name = (answer or {}).get("metadata", {}).get("name", "")
         return f"{request.path}/{quote(name, safe='')}" if name else None
 
     async def _refresh_all(self) -> None:
@@ -136,7 +136,7 @@ class Model:
                 self.objects[place] = held
 
     async def _other_face(self, path: str) -> None:
-        """An event is one object under two paths: what is done through one shows in the other."""
+        """Refresh Events of the other API group, because both groups serve the same objects."""
         for face, other in (EVENT_FACES, EVENT_FACES[::-1]):
             if path.startswith(face) and "/events" in path:
                 for place in [p for p in self.objects if p.startswith(other) and "/events/" in p]:
@@ -147,7 +147,7 @@ class Model:
                         self.objects[place] = held
 
     def _forget_custom_objects(self, path: str) -> None:
-        """With its definition a kind goes, and all its objects, in the server's own time."""
+        """Forget custom objects: a changed definition may delete them asynchronously."""
         if path.startswith(DEFINITIONS):
             for place in [p for p in self.objects if p.startswith(DEFINED)]:
                 del self.objects[place]
@@ -161,10 +161,10 @@ class Model:
                 assert held["metadata"].get("deletionTimestamp"), f"{place} was changed by {collection}"
                 self.objects[place] = held
 
-    # --- in the end
+    # --- final check
 
     async def check(self) -> None:
-        """Everything that was acknowledged is there, as it was told, alone and in its list."""
+        """Check that every acknowledged object is unchanged, read alone and in its list."""
         lists: dict[str, dict[str, Json]] = {}
         for place, expected in self.objects.items():
             held = await self.read(place)
@@ -182,19 +182,19 @@ class Model:
 
 
 def _object(body: bytes) -> Json | None:
-    """The object in an answer; None for a Status, a table, metadata alone, or another language."""
+    """Return the object in a response; None for a Status, a table, metadata only, or YAML."""
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
         return None
-    if not isinstance(told, dict) or told.get("kind") in ("Status", "Table", "PartialObjectMetadata"):
+    if not isinstance(answer, dict) or answer.get("kind") in ("Status", "Table", "PartialObjectMetadata"):
         return None
-    return told
+    return answer
 
 
-def _is_removed(told: Json | None) -> bool:
-    """Nothing holds it any more: the write that took its last finalizer has also removed it."""
-    metadata = (told or {}).get("metadata", {})
+def _is_removed(answer: Json | None) -> bool:
+    """Return whether the write removed the last finalizer of a deleted object, and thereby the object."""
+    metadata = (answer or {}).get("metadata", {})
     return "deletionTimestamp" in metadata and not metadata.get("finalizers")
 
 
@@ -206,23 +206,23 @@ def _message(body: bytes) -> str:
 
 
 def judge(status: int, body: bytes, request: FuzzRequest) -> None:
-    """A refusal is the client's fault, and a well-formed Status says which."""
+    """Check that an error is a well-formed Status and, with few exceptions, a 4xx."""
     if status >= 500:
         assert _message(body).startswith(AS_UPSTREAM), f"{status} {body!r} to {request}"
         return
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except ValueError as error:
         raise AssertionError(f"{status} without a Status: {body!r} to {request}") from error
-    context = f"{told} to {request}"
-    assert told["kind"] == "Status", context
-    assert told["apiVersion"] == "v1", context
-    assert told["status"] == "Failure", context
-    assert told["code"] == status, context
-    assert told["message"], context
-    assert told.get("reason", "") in REASONS, context
-    assert isinstance(told["metadata"], dict), context
-    details = told.get("details", {})
+    context = f"{answer} to {request}"
+    assert answer["kind"] == "Status", context
+    assert answer["apiVersion"] == "v1", context
+    assert answer["status"] == "Failure", context
+    assert answer["code"] == status, context
+    assert answer["message"], context
+    assert answer.get("reason", "") in REASONS, context
+    assert isinstance(answer["metadata"], dict), context
+    details = answer.get("details", {})
     assert isinstance(details, dict), context
     for cause in details.get("causes", ()):
         assert set(cause) <= {"reason", "message", "field"}, context

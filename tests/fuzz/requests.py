@@ -1,7 +1,7 @@
-"""Requests made from the OpenAPI v3 that the server publishes: nearly right, hostile, and everything between.
+"""Generate requests from the server's OpenAPI v3: from nearly valid to hostile.
 
-The document says which paths, verbs, parameters and fields there are. What it does not say (which strings a
-field takes) comes from small samples of each kind, which are then changed at places that the schema names.
+The document lists paths, verbs, parameters and fields. What it does not contain (which strings are valid)
+comes from small samples of each kind, which are then mutated according to the schema.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FuzzRequest(Struct):
 
 
 class PublishedSchemas:
-    """All documents in one: operations, and schemas by name."""
+    """All OpenAPI documents: operations, and schemas by name."""
 
     def __init__(self, documents: list[Json], extra: list[ApiOperation]) -> None:
         self.schemas: dict[str, Json] = {}
@@ -105,11 +105,11 @@ def _operations(document: Json) -> Iterator[ApiOperation]:
 
 
 class RequestGenerator:
-    """One request after another, all from one source of choices."""
+    """Generates a sequence of requests from one source of random choices."""
 
     def __init__(self, published: PublishedSchemas, draw: Draw) -> None:
         self.published, self.draw = published, draw
-        # A story is about a few kinds, so that its requests meet what others have made.
+        # A sequence uses a few kinds only, so that requests find objects of earlier ones.
         self.topics = [
             published.of(c) for c in draw(st.lists(st.sampled_from(published.kept), min_size=2, max_size=3))
         ]
@@ -117,7 +117,7 @@ class RequestGenerator:
             op for ops in self.topics for op in ops if op.method == "POST" and "{name}" not in op.path
         ]
         self.begun = 0
-        self.made: dict[str, list[tuple[str, str]]] = {}  # by collection: where something may be by now
+        self.made: dict[str, list[tuple[str, str]]] = {}  # by collection: objects that may exist by now
 
     def chance(self, percent: int) -> bool:
         drawn: bool = self.draw(st.integers(0, 99)) < percent
@@ -185,7 +185,7 @@ class RequestGenerator:
         return text[: self.draw(st.integers(0, len(text)))] if self.chance(2) else text
 
     def object(self, operation: ApiOperation, name: str, namespace: str) -> Json:
-        """A sample with changes where the schema has fields; or all of it from the schema."""
+        """Return a mutated sample, or a value generated from the schema."""
         schema = self.published.schemas.get(operation.schema, {})
         sample = SAMPLES.get(operation.kind)
         if sample is None or self.chance(15):
@@ -202,7 +202,7 @@ class RequestGenerator:
         return made
 
     def change(self, value: Json, schema: Json, depth: int) -> None:
-        """Somewhere below, one field is set, or taken away."""
+        """Set or remove one field, at some level."""
         schema = self.resolve(schema)
         fields = schema.get("properties", {})
         if isinstance(value, list) and value:
@@ -282,7 +282,7 @@ class RequestGenerator:
         return json.dumps(made).encode()
 
     def direct(self, made: Json) -> None:
-        """Directives of strategic merge, at places that may make sense."""
+        """Add strategic merge directives."""
         target = made
         while (
             isinstance(inner := target.get(self.draw(st.sampled_from(sorted(target) or ["x"]))), dict)

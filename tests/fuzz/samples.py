@@ -1,4 +1,4 @@
-"""A small valid object of each kind that a user writes; names are set by who uses them."""
+"""A small valid object of each kind; callers set the names."""
 
 from __future__ import annotations
 

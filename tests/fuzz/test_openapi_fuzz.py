@@ -1,4 +1,4 @@
-"""Ten thousand requests made from our own OpenAPI: no 5xx, well-formed refusals, no lost write."""
+"""Ten thousand requests generated from the server's OpenAPI: no 5xx, well-formed errors, no lost write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from volplane.web import tls
 
 pytestmark = pytest.mark.slow
 
-STORIES, REQUESTS = 320, 32
+SEQUENCES, REQUESTS = 320, 32
 PART = {"type": "object", "properties": {"name": {"type": "string"}}}
 PARTS = {"size": {"type": "integer"}, "parts": {"type": "array", "items": PART}}
 SCALE = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
@@ -55,7 +55,7 @@ GADGETS = {
 
 
 class FuzzRunner:
-    """A server for each story, all with the same keys."""
+    """Runs each sequence against a new server; all servers share one set of certificates."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -78,27 +78,27 @@ class FuzzRunner:
             await _prepare(http)
             if self.published is None:
                 self.published = await _fetch_schemas(http)
-            making, model = RequestGenerator(self.published, data.draw), Model(http)
-            await self._requests(making, model)
+            generator, model = RequestGenerator(self.published, data.draw), Model(http)
+            await self._requests(generator, model)
             self.acknowledged += model.acknowledged
         finally:
             await http.close()
             await server.close(0)
             await store.close()
 
-    async def _requests(self, making: RequestGenerator, model: Model) -> None:
+    async def _requests(self, generator: RequestGenerator, model: Model) -> None:
         try:
             for _ in range(REQUESTS):
-                request = making.request()
+                request = generator.request()
                 self.sent += 1
                 await model.send(request)
             await model.check()
         except AssertionError as error:
-            raise AssertionError("\n".join([*model.story, str(error)])) from error
+            raise AssertionError("\n".join([*model.log, str(error)])) from error
 
 
 async def _prepare(http: web.HttpClient) -> None:
-    """What controllers make elsewhere, and a kind of our own."""
+    """Create the default service account and a custom kind."""
     headers = {"content-type": "application/json"}
     account = "/api/v1/namespaces/default/serviceaccounts"
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -109,7 +109,7 @@ async def _prepare(http: web.HttpClient) -> None:
 
 async def _get(http: web.HttpClient, path: str) -> Any:
     async with asyncio.timeout(PATIENCE):
-        while (got := await http.request("GET", path)).status != 200:  # noqa: ASYNC110 (nobody tells)
+        while (got := await http.request("GET", path)).status != 200:  # noqa: ASYNC110 (there is no event to wait for)
             await asyncio.sleep(0.01)
     return json.loads(got.body)
 
@@ -129,7 +129,7 @@ async def _fetch_schemas(http: web.HttpClient) -> PublishedSchemas:
 
 
 def _subresources(place: str, found: Any) -> Iterator[ApiOperation]:
-    """Those that are no objects of their own are in discovery, not in the document."""
+    """Yield subresources that OpenAPI does not list, from discovery."""
     methods = {"create": "POST", "get": "GET", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
     scoped = {r["name"]: "/namespaces/{namespace}" if r["namespaced"] else "" for r in found["resources"]}
     for resource in found["resources"]:
@@ -150,19 +150,19 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuzzRunner]:
 
 def test_ten_thousand_requests_break_nothing_and_lose_nothing(fuzzed: FuzzRunner) -> None:
     @settings(
-        max_examples=STORIES,
+        max_examples=SEQUENCES,
         derandomize=True,
         deadline=None,
         database=None,
         print_blob=False,
-        phases=[Phase.generate],  # shrinking a story takes longer than reading its last request
+        phases=[Phase.generate],  # shrinking a sequence takes longer than reading its last request
         suppress_health_check=list(HealthCheck),
     )
     @given(st.data())
-    def story(data: st.DataObject) -> None:
+    def run_sequence(data: st.DataObject) -> None:
         fuzzed.run_sequence(data)
 
-    story()
+    run_sequence()
     assert fuzzed.sent >= 10_000
-    # Most requests are wrong on purpose; if hardly any were right, nothing would have been tried.
+    # Most requests are invalid on purpose, but some must succeed.
     assert fuzzed.acknowledged > fuzzed.sent // 10

@@ -1,4 +1,4 @@
-"""The values that requests are made of: some right, many that somebody once got wrong."""
+"""The values in generated requests: some valid, many that have caused bugs elsewhere."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ SELECTORS = st.one_of(
     st.sampled_from(["metadata.name=a", "metadata.namespace!=default", "spec.nodeName=", "x" * 500]),
     st.sampled_from(["status.phase=Pending", "metadata.name=a,metadata.name=b"]),
 )
-LONG = "9" * 5000  # more digits than Python reads
+LONG = "9" * 5000  # more digits than int() accepts
 QUERY = {
     "limit": st.sampled_from(["0", "1", "2", "500", "-1", "x", "", "99999999999999999999", "1.5", LONG]),
     "continue": st.sampled_from(["", "x", "eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ", "AAAA", "%", "=" * 40]),
-    # A number that the store has not reached yet would be waited for.
+    # No future revision: the server would wait for it.
     "resourceVersion": st.sampled_from(["", "0", "1", "5", "-1", "x", "99999999999999999999999", LONG]),
     "resourceVersionMatch": st.sampled_from(["", "Exact", "NotOlderThan", "Nonsense"]),
     "labelSelector": SELECTORS,

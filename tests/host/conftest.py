@@ -1,4 +1,4 @@
-"""Disks and a host for the tests of the operating system's door; what a test leaves is taken away."""
+"""Disks and a Host for tests of `volplane.host`; what a test leaves is cleaned up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def host() -> Iterator[Host]:
 
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[Path]:
-    """A directory whose mounts are gone afterwards."""
+    """A directory whose mounts are removed afterwards."""
     yield tmp_path
     for entry in mounts.read_table().under(str(tmp_path)):
         mounts.unmount(entry.target, detach=True)
@@ -42,4 +42,4 @@ def disk(room: Path) -> Iterator[Callable[[int], str]]:
     for entry in mounts.read_table().under(str(room)):
         mounts.unmount(entry.target)
     for device, file in made:
-        devices.loop_detach(device, file)  # the number may be somebody else's by now
+        devices.loop_detach(device, file)  # the number may have been reused

@@ -48,7 +48,7 @@ async def test_a_file_gets_one_device_however_often_it_is_attached(
 async def test_a_device_is_detached_once(host: Host, room: Path, disk: Disk) -> None:
     device, file = disk(), str(room / "disk-0.img")
     assert await host.loop_detach(device, file)
-    # The number may be somebody else's at once.
+    # The number may be reused at once.
     assert not await host.loop_detach(device, file)
     assert (await host.loops()).get(device) != file
     assert await host.backing_file(device) != file
@@ -60,7 +60,7 @@ async def test_a_device_that_belongs_to_another_file_by_now_is_left_alone(
     device = disk()
     assert not await host.loop_detach(device, str(room / "another.img"))
     assert device in await host.loops()
-    with held_open(device, os.O_EXCL):  # as whoever has mounted it holds it
+    with held_open(device, os.O_EXCL):  # like a mounted file system
         assert not await host.loop_detach(device, str(room / "another.img"))
         with pytest.raises(DeviceBusy):
             await host.loop_detach(device, str(room / "disk-0.img"))
@@ -90,7 +90,7 @@ async def test_what_is_mounted_from_elsewhere_is_not_below_a_directory(host: Hos
     for file in (own / "self" / "same.img", others / "same.img"):
         file.touch()
         os.truncate(file, 1 << 20)
-    await host.make_shared(str(own / "self"))  # on its own place, as a node's directory
+    await host.make_shared(str(own / "self"))  # bound to itself, like a node's directory
     await host.bind(str(others), str(own / "foreign"))
     with (
         loop_device_holder.bind_in_namespace(own / "self" / "same.img") as (mine, _),

@@ -1,4 +1,4 @@
-"""Atomic files, and walks through volumes whose owner is hostile."""
+"""Atomic files, and access to volumes whose owner is hostile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Being told instead of looking."""
+"""inotify: events instead of polling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mounting and unmounting for real, and reading the table."""
+"""Real mounts and unmounts, and the mount table."""
 
 from __future__ import annotations
 

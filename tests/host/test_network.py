@@ -1,4 +1,4 @@
-"""Namespaces, cables and bridges on the real kernel."""
+"""Network namespaces, veth pairs and bridges on the real kernel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names() -> list[str]:
         return [link.name for link in machine.links()]
 
 
-def joined(bridge: Bridge, number: int) -> tuple[int, IPv4Address]:
+def join_namespace(bridge: Bridge, number: int) -> tuple[int, IPv4Address]:
     address = bridge.range.network_address + number
     return network.join(bridge, address, about=bridge.owner).namespace, address
 
@@ -52,16 +52,16 @@ def serving(namespace: int, words: bytes, port: int = 5432) -> socket.socket:
     return listening
 
 
-def heard(address: IPv4Address, port: int = 5432) -> bytes:
+def receive_from(address: IPv4Address, port: int = 5432) -> bytes:
     with socket.create_connection((str(address), port), timeout=60) as connection:
         return connection.recv(100)
 
 
 def test_two_namespaces_have_one_port_each_and_both_are_reached(bridge: Bridge) -> None:
-    places = [joined(bridge, number) for number in (2, 3)]
+    places = [join_namespace(bridge, number) for number in (2, 3)]
     servers = [serving(namespace, b"%d" % namespace) for namespace, _ in places]
     try:
-        assert [heard(address) for _, address in places] == [b"%d" % n for n, _ in places]
+        assert [receive_from(address) for _, address in places] == [b"%d" % n for n, _ in places]
     finally:
         for server in servers:
             server.close()
@@ -70,12 +70,12 @@ def test_two_namespaces_have_one_port_each_and_both_are_reached(bridge: Bridge) 
 
 
 def test_namespaces_reach_each_other_and_nothing_else(bridge: Bridge) -> None:
-    (one, _), (other, address) = joined(bridge, 2), joined(bridge, 3)
+    (one, _), (other, address) = join_namespace(bridge, 2), join_namespace(bridge, 3)
     server = serving(other, b"hello")
     try:
-        assert network.run_in_namespace(one, lambda: heard(address)) == b"hello"
+        assert network.run_in_namespace(one, lambda: receive_from(address)) == b"hello"
         with pytest.raises(OSError, match=os.strerror(errno.ENETUNREACH)):
-            network.run_in_namespace(one, lambda: heard(IPv4Address("192.0.2.1")))
+            network.run_in_namespace(one, lambda: receive_from(IPv4Address("192.0.2.1")))
     finally:
         server.close()
         os.close(one)
@@ -83,7 +83,7 @@ def test_namespaces_reach_each_other_and_nothing_else(bridge: Bridge) -> None:
 
 
 def test_to_plug_twice_does_no_harm(bridge: Bridge) -> None:
-    namespace, address = joined(bridge, 2)
+    namespace, address = join_namespace(bridge, 2)
     again = network.join(bridge, address, about=bridge.owner, namespace=namespace).namespace
     assert os.path.sameopenfile(namespace, again)
     assert network.veth_name(namespace) in names()
@@ -110,7 +110,7 @@ def test_a_range_that_is_in_use_is_refused(bridge: Bridge) -> None:
 
 
 def test_a_bridge_goes_with_all_its_cables_and_a_second_time_there_is_nothing(bridge: Bridge) -> None:
-    namespace, _ = joined(bridge, 2)
+    namespace, _ = join_namespace(bridge, 2)
     cable = network.veth_name(namespace)
     assert {cable, bridge.name} <= set(names())
     network.remove_bridge(bridge.name)
@@ -120,7 +120,7 @@ def test_a_bridge_goes_with_all_its_cables_and_a_second_time_there_is_nothing(br
 
 
 def test_who_it_belongs_to_is_written_on_it(bridge: Bridge) -> None:
-    namespace, _ = joined(bridge, 2)
+    namespace, _ = join_namespace(bridge, 2)
     for name in (bridge.name, network.veth_name(namespace)):
         assert Path(f"/sys/class/net/{name}/ifalias").read_text().strip() == bridge.owner
     os.close(namespace)
@@ -128,7 +128,7 @@ def test_who_it_belongs_to_is_written_on_it(bridge: Bridge) -> None:
 
 def test_a_thread_that_was_inside_leaves_nobody_inside(bridge: Bridge) -> None:
     before = os.readlink("/proc/thread-self/ns/net")
-    namespace, _ = joined(bridge, 2)
+    namespace, _ = join_namespace(bridge, 2)
     inside = network.run_in_namespace(namespace, lambda: os.readlink("/proc/thread-self/ns/net"))
     assert inside != before == os.readlink("/proc/thread-self/ns/net")
     with pytest.raises(ZeroDivisionError):
@@ -142,7 +142,7 @@ def test_somebody_can_listen_for_a_namespace_inside_it(bridge: Bridge) -> None:
     made = network.join(bridge, address, about=bridge.owner, listen=(host, 6443))
     assert isinstance(made.listening, socket.socket)
     again = network.join(bridge, address, about=bridge.owner, namespace=made.namespace, listen=(host, 6443))
-    assert isinstance(again.listening, OSError)  # it is listened to already
+    assert isinstance(again.listening, OSError)  # the port is already in use
 
     def dial() -> None:
         socket.create_connection((str(host), 6443), timeout=60).close()

@@ -1,4 +1,4 @@
-"""Whether a machine has SELinux, and what its policy says of containers."""
+"""Detection of SELinux, and the labels of its policy for containers."""
 
 from __future__ import annotations
 

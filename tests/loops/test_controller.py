@@ -13,10 +13,11 @@ from volplane.api.core import ConfigMap, Event
 from volplane.api.errors import NotFound
 from volplane.api.meta import ObjectMeta
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Outcome, Replan, RetryableError, Stop
-from volplane.loops.queue import Backoff
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait, normal
+from volplane.rules.steps import CommonStep, Requeue, normal
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 pytestmark = pytest.mark.virtual
 
@@ -138,7 +139,7 @@ async def test_failures_come_back_with_a_growing_pause_and_say_why() -> None:
         async with running(controller.run()):
             await w.client.create(config("a"))
             await asyncio.sleep(0.5)
-            assert [(x.key, x.why) for x in controller.waits] == [("default/a", "not yet, 2 to go")]
+            assert [(x.key, x.wait.text) for x in controller.waits] == [("default/a", "not yet, 2 to go")]
             await asyncio.sleep(100)
         pauses = [
             round(b - a)
@@ -146,6 +147,33 @@ async def test_failures_come_back_with_a_growing_pause_and_say_why() -> None:
         ]
         assert pauses == [1, 2, 4]
         assert controller.waits == []
+
+
+class BackingOff(Counting):
+    """Acts, then waits for the backoff, three times."""
+
+    name = "backing-off"
+
+    def plan(self, view: ConfigMap) -> Iterator[Step | CommonStep]:
+        if len(self.memory.acted) < 3:
+            yield Linger()
+            data = WaitData(node="n")
+            yield Wait(WaitReason.DRIVER_NOT_REGISTERED, data, message="not registered", backoff=True)
+
+
+async def test_a_wait_with_backoff_is_retried_like_a_failure() -> None:
+    async with world() as w:
+        controller = BackingOff(w.role("backing-off"))
+        async with running(controller.run()):
+            await w.client.create(config("a"))
+            await asyncio.sleep(10.5)
+            (waiting,) = controller.waits
+            assert (waiting.wait.reason, waiting.wait.text) == ("DriverNotRegistered", "not registered")
+            assert waiting.next_try is not None
+            assert controller.queue.failures("default/a") == 1
+            await asyncio.sleep(100)
+            assert len(controller.memory.acted) == 3
+            assert controller.waits == []
 
 
 async def test_a_task_is_started_only_for_a_plan_with_something_to_act_on() -> None:
@@ -168,9 +196,9 @@ async def test_a_plan_without_steps_clears_what_the_key_waited_for() -> None:
         async with running(controller.run()):
             await w.client.create(config("a", goal="0"))
             await asyncio.sleep(1)
-            controller.queue.later("default/a", 5, "something")
+            controller.queue.later("default/a", Wait(WaitReason.RETRY, seconds=5, message="something"))
             await asyncio.sleep(1)
-            assert [wait.why for wait in controller.waits] == ["something"]
+            assert [waiting.wait.text for waiting in controller.waits] == ["something"]
             await asyncio.sleep(10)
             assert controller.waits == []
 
@@ -181,7 +209,9 @@ async def test_a_plan_that_fails_is_retried_and_says_why() -> None:
         async with running(controller.run()):
             await w.client.create(config("a", goal="broken"))
             await asyncio.sleep(0.5)
-            assert [(wait.key, wait.why) for wait in controller.waits] == [("default/a", "broken")]
+            assert [(waiting.key, waiting.wait.text) for waiting in controller.waits] == [
+                ("default/a", "broken")
+            ]
             await w.client.patch(ConfigMap, "a", "default", merge={"data": {"goal": "1"}})
             await asyncio.sleep(5)
         assert (await w.client.get(ConfigMap, "a", "default")).data["n"] == "1"
@@ -197,7 +227,7 @@ class Reporting(Counting):
             yield Requeue("default/other")
         else:
             yield normal("NoGoal", "it has no goal")
-            yield Wait(UNTIL_CHANGED, "no goal")
+            yield Wait(WaitReason.RETRY, message="no goal")
 
     def subject(self, view: ConfigMap) -> ConfigMap:
         return view
@@ -210,7 +240,9 @@ async def test_waits_events_and_other_keys_are_the_frames_business() -> None:
             await w.client.create(config("a"))
             await w.client.create(config("b", goal="1"))
             await asyncio.sleep(5)
-            assert [(wait.key, wait.why) for wait in controller.waits] == [("default/a", "no goal")]
+            assert [(waiting.key, waiting.wait.text) for waiting in controller.waits] == [
+                ("default/a", "no goal")
+            ]
             events = await w.client.list(Event, "default")
             assert [(e.involved_object.name, e.reason) for e in events] == [("a", "NoGoal")]
         assert controller.memory.acted == []

@@ -107,7 +107,7 @@ async def test_an_object_with_too_much_to_say_is_not_listened_to_for_a_while() -
 
 async def test_telling_never_waits_and_the_backlog_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
-        events = EventRecorder(w.client, "binder")  # nobody writes yet
+        events = EventRecorder(w.client, "binder")  # no task writes yet
         for n in range(module.BACKLOG + 50):
             events.normal(ConfigMap(metadata=ObjectMeta(name=f"c{n}", namespace="default")), "X", "x")
         async with events:

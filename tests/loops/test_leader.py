@@ -136,11 +136,11 @@ def looks(candidate: Candidate, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     asked: list[float] = []
     find = candidate.client.find
 
-    async def watched(*arguments: Any, **more: Any) -> Any:
+    async def count_looks(*arguments: Any, **more: Any) -> Any:
         asked.append(clock.now())
         return await find(*arguments, **more)
 
-    monkeypatch.setattr(candidate.client, "find", watched)
+    monkeypatch.setattr(candidate.client, "find", count_looks)
     return asked
 
 
@@ -241,7 +241,8 @@ async def test_who_cannot_renew_stops_before_anybody_else_begins(
     """Also one whose last renewal took long to be answered: others count from when it was written."""
     async with world() as w:
         one, two = Candidate(w, "one"), Candidate(w, "two")
-        update, asked = one.client.update, []
+        update = one.client.update
+        asked: list[Any] = []
 
         async def away(obj: Lease) -> Lease:
             if asked:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 import pytest
+from msgspec import structs
 
 from volplane.base import clock
-from volplane.loops.queue import Backoff, Queue
+from volplane.base.backoff import Backoff
+from volplane.loops.queue import Queue
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 pytestmark = pytest.mark.virtual
+
+RETRY = Wait(WaitReason.RETRY, message="no answer")
+FOR_NODE = Wait(WaitReason.MOUNTED_ON_NODE, WaitData(node="n"), 10)
 
 
 async def test_a_key_added_fifty_times_is_worked_once() -> None:
@@ -42,33 +47,33 @@ async def test_the_pause_doubles_per_key_up_to_its_longest_and_starts_over_after
     pauses = []
     for _ in range(5):
         before = clock.now()
-        queue.retry("a", "no answer")
+        queue.retry("a", RETRY)
         key = await queue.get()
         pauses.append(clock.now() - before)
         queue.finish(key)
     assert pauses == [1, 2, 4, 5, 5]
     assert queue.failures("a") == 5
     queue.forget("a")
-    assert queue.retry("a") == 1
-    assert queue.retry("b") == 1
+    assert queue.retry("a", RETRY) == 1
+    assert queue.retry("b", RETRY) == 1
 
 
 def test_the_pause_never_overflows() -> None:
-    assert Backoff().pause(10_000) == 1000.0
-    assert Backoff().pause(1) == 0.005
+    assert Backoff().delay(10_000) == 1000.0
+    assert Backoff().delay(1) == 0.005
 
 
 async def test_the_earliest_of_several_waits_rings() -> None:
     queue: Queue[str] = Queue()
     for seconds in (30, 10, 20):
-        queue.later("a", seconds, f"{seconds} seconds")
+        queue.later("a", structs.replace(FOR_NODE, seconds=seconds))
     assert await queue.get() == "a"
     assert clock.now() == pytest.approx(10)
 
 
 async def test_a_wait_ends_when_its_key_is_worked_for_another_reason() -> None:
     queue: Queue[str] = Queue()
-    queue.later("a", 30, "for a node")
+    queue.later("a", structs.replace(FOR_NODE, seconds=30))
     queue.add("a")
     queue.finish(await queue.get())
     assert queue.waits == []
@@ -76,19 +81,24 @@ async def test_a_wait_ends_when_its_key_is_worked_for_another_reason() -> None:
     assert queue.is_idle
 
 
-async def test_a_reason_that_stays_keeps_its_since() -> None:
+async def test_a_wait_for_the_same_reason_and_data_keeps_its_since() -> None:
     queue: Queue[str] = Queue()
-    queue.later("a", 10, "for a node")
+    for_pod = Wait(WaitReason.POD_NOT_SCHEDULED, WaitData(pods=("p",)))
+    queue.later("a", structs.replace(FOR_NODE, message="the first error"))
     began = queue.waits[0].since
     key = await queue.get()
-    queue.later("a", 10, "for a node")
-    queue.later("a", math.inf, "for its pod")
+    queue.later("a", structs.replace(FOR_NODE, message="the second error"))
+    queue.later("a", for_pod)
     queue.finish(key)
     first, second = queue.waits
-    assert (first.key, first.why, first.since) == ("a", "for a node", began)
+    assert (first.key, first.wait.text, first.since) == (
+        "a",
+        "n still has the volume mounted: the second error",
+        began,
+    )
     assert first.next_try is not None
     assert (first.next_try - began).total_seconds() == pytest.approx(20)
-    assert (second.why, second.next_try) == ("for its pod", None)
+    assert (second.wait, second.next_try) == (for_pod, None)
 
 
 async def test_a_taker_that_leaves_does_not_take_a_wake_up_with_it() -> None:

@@ -1,7 +1,7 @@
-"""A node over the real API server, with a driver on a real socket that makes real mounts.
+"""A kubelet over the real API server, with a driver on a real socket that makes real mounts.
 
-The server is in process, or on HTTPS for whoever asks for that. The test plays the attach/detach controller
-and the binder: it makes claims bound and volumes attached.
+The server is in process, or on HTTPS. The test plays the attach/detach controller and the binder: it binds
+claims and attaches volumes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Hook = Callable[[Any], Awaitable[None]]
 
 
 class FakeDiskDriver(Driver):
-    """Stages a tmpfs, publishes a bind mount of it; a hook before a method may fail, hang or look."""
+    """Stages a tmpfs, publishes a bind mount of it. Hooks before a method may fail, hang or inspect."""
 
     name, version = DRIVER, "1.0"
 
@@ -52,7 +52,7 @@ class FakeDiskDriver(Driver):
         super().__init__()
         self.paths = paths
         self.calls: list[tuple[str, Any]] = []
-        self._moments: list[tuple[str, float]] = []  # when each of them came
+        self._moments: list[tuple[str, float]] = []  # when each call came
         self.hooks: dict[str, Hook] = {}
         self.after: dict[str, Hook] = {}
         self.devices: dict[str, str] = {}  # of block volumes, by handle
@@ -61,7 +61,7 @@ class FakeDiskDriver(Driver):
         return Counter(name for name, _ in self.calls)
 
     def seconds_between_calls(self, name: str) -> list[float]:
-        """Seconds between one call and the next, by the driver's own clock."""
+        """Seconds between successive calls, by the driver's own clock."""
         return [later - earlier for earlier, later in pairwise(self.call_times(name))]
 
     def call_times(self, name: str) -> list[float]:
@@ -134,7 +134,7 @@ def _remove(target: str) -> None:
 
 
 async def forever(context: TaskContext) -> None:
-    """A container that runs until it is asked to end."""
+    """A container that runs until it is stopped."""
     await context.stop.wait()
 
 
@@ -152,7 +152,7 @@ class NodeEnv:
         self.images: dict[str, TaskImage] = {"forever": forever, "once": once}
         self.host = Host()
         self.role: Kubelet | None = None
-        self.timeout = 30.0  # seconds that anything may take
+        self.timeout = 30.0  # seconds for any wait
         self._stack = stack
         self._driver: AsyncExitStack | None = None
         self._server: DriverServer | None = None
@@ -192,12 +192,12 @@ class NodeEnv:
         self.registrar = await stack.enter_async_context(RegistrationServer(registry, DRIVER, socket))
 
     def register_in_memory_driver(self) -> None:
-        """The driver without a socket, registered at once: for virtual time."""
+        """Register the driver without a socket: for virtual time."""
         assert self.role is not None
         self.role.drivers.add(volumes_csi.RegisteredDriver(DRIVER, Local(self.disks, component="kubelet")))
 
     async def kill_driver(self) -> None:
-        """Its registrar lives on."""
+        """The registrar goes on running."""
         server, self._server = self._server, None
         if server is not None:
             await server.close()
@@ -207,7 +207,8 @@ class NodeEnv:
         await self._server.start()
 
     async def wait_until_registered(self) -> CSINode:
-        return await until(self._find_registered, self.timeout)
+        found: CSINode = await until(self._find_registered, self.timeout)
+        return found
 
     async def _find_registered(self) -> CSINode | None:
         found = await self.client.find(CSINode, NODE)
@@ -221,7 +222,7 @@ class NodeEnv:
     async def close(self) -> None:
         await self.stop()
         await self.stop_driver()
-        network.remove_bridge(bridge_name(self.paths.root))  # a last life that was not drained leaves it
+        network.remove_bridge(bridge_name(self.paths.root))  # left by a node that was not drained
         await self.host.close()
         for entry in mounts.read_table().under(self.directory):
             mounts.unmount(entry.target, detach=True)
@@ -230,7 +231,7 @@ class NodeEnv:
     # --- the rest of the cluster
 
     async def volume(self, name: str = "data", *, attached: bool = True, **spec: Any) -> PersistentVolume:
-        """A claim `name` in `default` with its volume `pv-<name>`, bound, and attached unless told not to."""
+        """A claim `name` in `default` with its volume `pv-<name>`, bound, and attached if `attached`."""
         driver = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}}
         await self.client.create(convert(CSIDriver, driver), exists_ok=True)
         size, modes = {"storage": "1Gi"}, spec.pop("accessModes", ["ReadWriteOnce"])
@@ -321,7 +322,7 @@ class NodeEnv:
     async def delete(self, name: str = "app", **options: Any) -> None:
         await self.client.delete(Pod, name, "default", **options)
 
-    # --- looking
+    # --- reading the state
 
     async def phase(self, name: str = "app") -> str:
         found = await self.client.find(Pod, name, "default")
@@ -339,25 +340,27 @@ class NodeEnv:
             fit = any(c.type == "Ready" and c.status == "True" for c in found.status.conditions)
             return found if fit else None
 
-        return await until(ready, self.timeout)
+        pod: Pod = await until(ready, self.timeout)
+        return pod
 
     async def list_event_messages(self) -> list[str]:
-        """What users have been told by the node."""
+        """The messages of all events of the node."""
         assert self.role is not None
         await self.role.events.flush()
         return [e.message for e in await self.client.list(Event, "default")]
 
     async def wait_for_event(self, part: str) -> str:
-        async def told() -> str | None:
+        async def find_message() -> str | None:
             return next((m for m in await self.list_event_messages() if part in m), None)
 
-        return await until(told, self.timeout)
+        message: str = await until(find_message, self.timeout)
+        return message
 
     async def in_use(self) -> list[str]:
         return list((await self.client.get(Node, NODE)).status.volumes_in_use)
 
     def list_mounts(self) -> list[str]:
-        """Mounts below the node's root, as the wire knows them."""
+        """Mounts below the node's root, with paths as drivers see them."""
         found = (e.target for e in mounts.read_table().under(self.paths.root))
         return sorted(self.paths.wire(t) for t in found if t != self.paths.root)
 
@@ -369,14 +372,18 @@ def unique_name(name: str = "data") -> str:
 @asynccontextmanager
 async def node_env(*, https: bool = False) -> AsyncIterator[NodeEnv]:
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(https_apiserver() if https and not is_virtual() else world())
+        api: InProcessEnv | HttpsApiServer
+        if https and not is_virtual():
+            api = await stack.enter_async_context(https_apiserver())
+        else:
+            api = await stack.enter_async_context(world())
         made = NodeEnv(api, tempfile.mkdtemp(prefix="vp-"), stack)
         stack.push_async_callback(made.close)
         yield made
 
 
 async def wait_briefly(seconds: float = 0.05) -> None:
-    """Time for something that must not happen to happen anyway."""
+    """Give something that must not happen time to happen."""
     await asyncio.sleep(seconds)
 
 

@@ -1,6 +1,6 @@
-"""A node in a process of its own that is killed, and another one that comes after it on the same directory.
+"""A node in its own process that is killed, and another one that starts on the same directory.
 
-API server and driver live in the test, so that they see everything and survive.
+API server and driver run in the test, so that they see everything and survive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.https_apiserver import https_apiserver
 from volplane.api.core import Node
 from volplane.host import mounts
 from volplane.node.containers import records
-from volplane.node.reconstruct import pod_directories
+from volplane.node.pod_directories import pod_directories
 
 LONG = 120.0  # seconds that a busy machine may need to start a node
 
@@ -108,13 +108,13 @@ async def start_with_running_pod(here: NodeEnv, child: NodeProcess) -> None:
 
 
 def pids(here: NodeEnv) -> dict[str, int]:
-    """Of the containers that run, by their ids."""
+    """Process ids of the running containers, by container id."""
     found = records.load_all(here.paths.real(here.paths.containers))
     return {r.started.spec.id: r.started.pid for r in found if r.state().running}
 
 
 async def cut_power(here: NodeEnv, child: NodeProcess) -> None:
-    """What is on disk stays; processes and mounts go."""
+    """Processes and mounts are gone, the disk stays."""
     await child.kill()
     for record in records.load_all(here.paths.real(here.paths.containers)):
         for pid in (record.started.shim, record.started.pid):

@@ -1,4 +1,4 @@
-"""Volumes that are files from the API, emptyDir, hostPath and local, on a real node."""
+"""configMap, secret, projected, downwardAPI, emptyDir, hostPath and local volumes on a real node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def config(here: NodeEnv, name: str = "settings", **data: str) -> None:
 
 
 async def mounted(here: NodeEnv, source: dict[str, Any], **spec: Any) -> tuple[Pod, str]:
-    """A running pod with this one volume, and where its files are."""
+    """A running pod with this one volume, and the path of its files."""
     volume = {"name": "v", **source}
     await here.pod(volumes=[volume], mounts=[{"name": "v", "mountPath": "/v"}], **spec)
     pod = await here.wait_until_ready()
@@ -104,7 +104,7 @@ async def test_a_projected_volume_gathers_its_sources() -> None:
         _, path = await mounted(here, source)
         assert read(f"{path}/namespace") == "default"
         assert read(f"{path}/ca.crt") == "PEM"
-        if path_exists(f"{path}/token"):  # where the server gives tokens out
+        if path_exists(f"{path}/token"):  # if the server issues tokens
             assert read(f"{path}/token").count(".") == 2
 
 

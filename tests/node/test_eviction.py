@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from volplane.api.core import Event, Node, NodeCondition, Pod
 
 pytestmark = pytest.mark.root
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "eviction_hard": "nodefs.available<16Mi",
     "eviction_monitoring_period": 0.02,
     "eviction_pressure_transition_period": 0.1,
@@ -61,7 +62,8 @@ async def condition(here: NodeEnv, status: str) -> NodeCondition:
             (c for c in node.status.conditions if c.type == "DiskPressure" and c.status == status), None
         )
 
-    return await until(reached, here.timeout)
+    condition: NodeCondition = await until(reached, here.timeout)
+    return condition
 
 
 async def pod(here: NodeEnv, name: str) -> Pod:
@@ -72,7 +74,9 @@ async def test_pods_that_use_most_of_a_disk_leave_it_until_there_is_space_again(
     async with node_on(disk) as here:
         await here.start(**SETTINGS)
         for name in ("modest", "greedy", "driver"):
-            class_name = {"priorityClassName": "system-node-critical"} if name == "driver" else {}
+            class_name: dict[str, Any] = (
+                {"priorityClassName": "system-node-critical"} if name == "driver" else {}
+            )
             await here.pod(name, volumes=SCRATCH, mounts=MOUNTS, **class_name)
         made = {name: await here.wait_until_ready(name) for name in ("modest", "greedy", "driver")}
         assert (await condition(here, "False")).message == "kubelet has no disk pressure"

@@ -114,7 +114,7 @@ def test_thresholds_are_amounts_or_shares() -> None:
     ("field", "value", "message"),
     [
         ("eviction_hard", "nodefs.available", "is not of the form signal<amount"),
-        ("eviction_hard", "memory.available<100Mi", "'memory.available' is not watched here"),
+        ("eviction_hard", "memory.available<100Mi", "unknown signal 'memory.available'"),
         ("eviction_hard", "nodefs.available<ten", "'ten' of nodefs.available is neither a quantity nor"),
         ("eviction_hard", "nodefs.available<110%", "'110%' of nodefs.available is neither"),
         ("eviction_hard", "nodefs.available<-1", "must not be negative"),

@@ -1,4 +1,4 @@
-"""What a killed node leaves behind: found by its next life, and never removed through a mount."""
+"""What a killed node leaves behind: found after the restart, and never removed through a mount."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def started(here: NodeEnv) -> None:
 
 
 def left(here: NodeEnv) -> list[str]:
-    # By os.walk, because directories go while this looks, and it passes over those.
+    # os.walk skips directories that are removed meanwhile.
     csi = os.walk(here.paths.real(f"{here.paths.plugins}/kubernetes.io/csi"))
     staged = [os.path.join(place, name) for place, folders, files in csi for name in (*folders, *files)]
     return [*os.listdir(here.paths.real(here.paths.pods)), *staged, *here.list_mounts()]
@@ -114,7 +114,7 @@ async def test_a_volume_whose_staging_cannot_be_read_stays_in_use() -> None:
 
         async def told() -> bool:
             assert here.role is not None
-            return any("failed to read volume data" in w.why for w in here.role.list_waits())
+            return any("failed to read volume data" in w.why for w in here.role.wait_reports())
 
         await until(told)
         assert await here.in_use() == [unique_name()]
@@ -132,7 +132,7 @@ def _overwrite(here: NodeEnv, content: str) -> int:
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "\x00" * 80], ids=["empty", "cut", "other", "zeros"])
 async def test_metadata_that_a_power_cut_has_emptied_keeps_nothing_back(content: str) -> None:
-    """All mounts are gone with the power: whatever it told of is over."""
+    """A power loss ends all mounts, so unreadable metadata can be removed."""
     async with node_env() as here:
         await started(here)
         await here.volume()
@@ -147,7 +147,7 @@ async def test_metadata_that_a_power_cut_has_emptied_keeps_nothing_back(content:
 
 
 async def test_a_part_of_a_host_path_is_unmounted_for_a_pod_that_went_meanwhile(tmp_path: Path) -> None:
-    """Such a volume leaves no directory of its own from which it could be told."""
+    """Such a volume has no directory of its own by which it could be found."""
     (tmp_path / "part").mkdir()
     write(tmp_path / "part" / "kept", "data")
     async with node_env() as here:

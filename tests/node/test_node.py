@@ -1,4 +1,4 @@
-"""A whole node: its objects, its drivers, and a pod with a disk from first sight to last directory."""
+"""A node: its objects, its drivers, and a pod with a disk from creation to removal."""
 
 from __future__ import annotations
 

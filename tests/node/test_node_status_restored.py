@@ -1,4 +1,4 @@
-"""A node that was taken for lost and lives: it says so, and speaks for its pods again."""
+"""A running node restores status that others have overwritten: its own, its pods', volumesInUse."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ async def state(here: NodeEnv, kind: type[Any], name: str, namespace: str = "") 
     return next((c.status for c in held.status.conditions if c.type == "Ready"), "")
 
 
-async def doubt(here: NodeEnv, kind: type[Any], name: str, namespace: str, status: str) -> None:
-    told = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
-    await here.client.patch(kind, name, namespace, strategic=told, subresource="status")
+async def set_ready_condition(here: NodeEnv, kind: type[Any], name: str, namespace: str, status: str) -> None:
+    body = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+    await here.client.patch(kind, name, namespace, strategic=body, subresource="status")
 
 
 async def test_a_node_that_is_marked_unknown_reports_at_once() -> None:
@@ -36,7 +36,7 @@ async def test_a_node_that_is_marked_unknown_reports_at_once() -> None:
             return await state(here, Node, NODE) == "True"
 
         await until(ready)
-        await doubt(here, Node, NODE, "", "Unknown")
+        await set_ready_condition(here, Node, NODE, "", "Unknown")
         await until(ready, 5)
 
 
@@ -45,7 +45,7 @@ async def test_a_pod_that_is_marked_unready_is_ready_again() -> None:
         await here.start()
         await here.pod()
         pod = await here.wait_until_ready()
-        await doubt(here, Pod, pod.name, pod.namespace, "False")
+        await set_ready_condition(here, Pod, pod.name, pod.namespace, "False")
 
         async def ready() -> bool:
             return await state(here, Pod, pod.name, pod.namespace) == "True"
@@ -72,7 +72,7 @@ async def shown_from_now_on(here: NodeEnv) -> list[tuple[str, tuple[str, ...]]]:
 
 
 async def test_a_node_that_is_deleted_comes_back_with_its_volumes_and_its_drivers() -> None:
-    """Without them the controller would detach what is mounted, and attach nothing here any more."""
+    """Without volumesInUse the controller would detach mounted volumes, and attach none here any more."""
     async with node_env() as here:
         await with_a_volume(here)
         old = await here.client.get(Node, NODE)
@@ -131,7 +131,7 @@ async def test_volumes_in_use_can_be_said_while_the_node_is_deleted() -> None:
 
 
 class Slow:
-    """A client whose patches wait at the door."""
+    """A client whose patches wait until they are released."""
 
     def __init__(self, client: Client) -> None:
         self._client, self.door, self.asked = client, asyncio.Event(), asyncio.Event()
@@ -146,7 +146,7 @@ class Slow:
 
 
 async def test_a_node_that_stops_waits_for_its_last_volume_to_have_left() -> None:
-    """Cut off, the write would leave the volume in use by a node that is not there, and never detached."""
+    """A cancelled write would leave the volume in use by a stopped node, and never detached."""
     async with node_env() as here:
         client = here.api.separate_client("kubelet")
         node = NodeObject(client, NodeOptions(hostname_override=NODE), NODE)
@@ -175,10 +175,10 @@ async def test_a_node_that_stops_waits_for_its_last_volume_to_have_left() -> Non
 
 
 async def test_volumes_in_use_that_somebody_else_has_written_are_corrected() -> None:
-    """A request that was given up may be served late, after the one that followed it."""
+    """A request that timed out may be served late, after the one that followed it."""
     async with node_env() as here:
         await with_a_volume(here)
-        status = {"status": {"volumesInUse": []}}
+        status: dict[str, Any] = {"status": {"volumesInUse": []}}
         await here.client.patch(Node, NODE, merge=status, subresource="status")
 
         async def corrected() -> bool:

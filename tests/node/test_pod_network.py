@@ -209,7 +209,7 @@ async def test_containers_of_a_pod_share_its_network() -> None:
 async def test_http_and_tcp_probes_go_to_the_pods_own_address() -> None:
     async with node_env() as here:
         await here.start()
-        probes = {
+        probes: dict[str, Any] = {
             "startupProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 60},
             "readinessProbe": {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 1},
             "ports": [{"name": "web", "containerPort": 8080}],
@@ -432,4 +432,4 @@ async def test_a_machine_without_such_networks_says_so(monkeypatch: pytest.Monke
         pod = await here.wait_until_ready()
         assert os.readlink("/proc/self/ns/net") in await printed(here, pod, "end")
         assert pod.status.pod_ip == "127.0.0.1"
-        await here.wait_for_event("this machine has no networks for pods (Operation not permitted)")
+        await here.wait_for_event("this machine does not support pod networks (Operation not permitted)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from volplane.api.core import Container, Pod, PodSpec, ResourceRequirements
 from volplane.api.meta import ObjectMeta
@@ -10,7 +11,7 @@ from volplane.node.pods import plan
 from volplane.node.pods.plan import ContainerFinished, CrashLoopBackoff, StartAttempt, WatchAttempt
 from volplane.node.pods.records import ContainerAttempt, ContainerRecord, ContainerWaiting
 from volplane.node.pods.status import PodStatusInputs, make_pod_status, qos_class
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 NOW = "2026-01-02T03:04:05Z"
 
@@ -24,6 +25,12 @@ def ran(exit_code: int = 0, number: int = 0) -> ContainerAttempt:
 RUNNING = ContainerAttempt(0, "process://u_c_0", running=True, started_at=NOW)
 UP = ContainerRecord(current=RUNNING, ready=True)
 
+
+def restart(seconds: float, delay: str) -> Wait:
+    message = f"back-off {delay} restarting failed container"
+    return Wait(WaitReason.CONTAINER_RESTART, seconds=seconds, message=message)
+
+
 STEPS = {
     "a container that never ran starts": ("Always", None, 0.0, 0.0, StartAttempt(0)),
     "a running one is watched": ("Always", RUNNING, 0.0, 0.0, WatchAttempt()),
@@ -32,11 +39,14 @@ STEPS = {
     "OnFailure restarts a failure": ("OnFailure", ran(1), 0.0, 0.0, StartAttempt(1)),
     "Never leaves a failure": ("Never", ran(1), 0.0, 0.0, ContainerFinished(False)),
     "the second crash waits": (
-        "Always", ran(1, 1), 10.0, 4.0, Wait(6.0, "back-off 10s restarting failed container"),
+        "Always", ran(1, 1), 10.0, 4.0, restart(6.0, "10s"),
     ),
     "the wait ends": ("Always", ran(1, 1), 10.0, 10.0, StartAttempt(2)),
+    "one that the node interrupted starts again": (
+        "Never", structs.replace(ran(), interrupted=True), 0.0, 0.0, StartAttempt(1),
+    ),
     "long waits are spelled as minutes": (
-        "Always", ran(1, 5), 160.0, 0.0, Wait(160.0, "back-off 2m40s restarting failed container"),
+        "Always", ran(1, 5), 160.0, 0.0, restart(160.0, "2m40s"),
     ),
 }  # fmt: skip
 
@@ -46,6 +56,28 @@ def test_next_step(
     policy: str, attempt: ContainerAttempt | None, delay: float, ended_for: float, step: object
 ) -> None:
     assert plan.plan(policy, attempt, CrashLoopBackoff(delay), ended_for) == step
+
+
+RESTARTABLE = Container(name="s", restart_policy="Always")
+POLICIES = {
+    "the pod's": (PodSpec(restart_policy="Never"), Container(name="c"), False, "Never"),
+    "the default": (PodSpec(), Container(name="c"), False, "Always"),
+    "an init container runs once": (PodSpec(), Container(name="c"), True, "OnFailure"),
+    "an init container is not tried again": (
+        PodSpec(restart_policy="Never"),
+        Container(name="c"),
+        True,
+        "Never",
+    ),
+    "a sidecar": (PodSpec(restart_policy="Never"), RESTARTABLE, True, "Always"),
+}
+
+
+@pytest.mark.parametrize(("spec", "container", "init", "policy"), POLICIES.values(), ids=POLICIES)
+def test_the_restart_policy_of_a_container(
+    spec: PodSpec, container: Container, init: bool, policy: str
+) -> None:
+    assert plan.policy_of(Pod(spec=spec), container, init=init) == policy
 
 
 def test_backoff_grows_and_is_forgiven() -> None:

@@ -188,7 +188,7 @@ async def test_an_image_without_a_command_gets_a_pause_and_an_event() -> None:
         await here.start()
         await here.pod(container={"image": "nginx"})
         await here.wait_until_ready()
-        told = await here.wait_for_event("a pause process runs in its place")
+        told = await here.wait_for_event("a pause process runs instead")
         assert told.startswith('Image "nginx" of container main is not available on this node')
         await here.delete()
         async with asyncio.timeout(10):  # it ends when it is asked to
@@ -199,7 +199,7 @@ async def test_a_volume_at_its_place_in_a_process() -> None:
     async with node_env() as here:
         await here.start()
         volumes = [{"name": "v", "emptyDir": {}}]
-        places = [
+        places: list[dict[str, Any]] = [
             {"name": "v", "mountPath": "/usr/share/data"},
             {"name": "v", "mountPath": "/part", "subPath": "a/b"},
             {"name": "v", "mountPath": "/named", "subPathExpr": "$(WHO)", "readOnly": True},
@@ -287,7 +287,7 @@ async def test_a_container_whose_pod_is_deleted_while_it_is_started_never_runs()
             return await start(spec)
 
         role.runtimes.start = slowly  # type: ignore[method-assign]
-        places = [{"name": "data", "mountPath": "/data"}]
+        places: list[dict[str, Any]] = [{"name": "data", "mountPath": "/data"}]
         quick, slow = ({"name": n, "image": "forever", "volumeMounts": places} for n in ("quick", "slow"))
         await here.pod(claim="data", containers=[quick, slow])
         await begun.wait()

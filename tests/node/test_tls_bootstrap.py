@@ -1,4 +1,4 @@
-"""A machine with a bootstrap token becomes a node, over a real socket, whatever interrupts it."""
+"""TLS bootstrap over a real socket, also when it is interrupted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Cluster:
         self.pki = str(directory / "node" / "pki")
 
     async def offer_token(self) -> None:
-        """What an administrator does: a token in the cluster, and a kubeconfig with it for the machine."""
+        """Create a bootstrap token in the cluster, and a kubeconfig with it for the machine."""
         body = {
             "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
             "type": "bootstrap.kubernetes.io/token",
@@ -92,7 +92,7 @@ class Cluster:
             yield
 
     def shorten(self, pair: str, *, seconds: int = 8) -> x509.Certificate:
-        """Another certificate for the same key, at the end of its life."""
+        """Another certificate for the same key, about to expire."""
         return self._signed(pair, seconds)
 
     def lengthen(self, pair: str) -> str:
@@ -134,7 +134,7 @@ async def cluster(directory: Path) -> AsyncIterator[Cluster]:
 
 
 async def identity(here: Cluster) -> str:
-    """Whom the server takes the bearer of the written kubeconfig for, judged by what it lets it do."""
+    """The user of the written kubeconfig, found by what the server allows it."""
     transport = load(here.config)
     client = Client(transport)
     try:
@@ -324,7 +324,7 @@ def serial(pair: str) -> int:
 
 
 def shown_by(context: ssl.SSLContext) -> int:
-    """What a client is shown, in a handshake without a network."""
+    """The certificate that a client gets, in a handshake without a network."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()

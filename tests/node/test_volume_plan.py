@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from volplane.node.plan import (
-    UNMANAGED,
+from volplane.node.volume_manager.plan import (
+    NOT_MANAGED,
     ExpandInUseVolume,
     ForgetNodeVolume,
     MountDevice,
@@ -13,8 +13,9 @@ from volplane.node.plan import (
     MountState,
     MountVolume,
     NodeVolumeView,
+    Operation,
+    OperationBackoff,
     RejectMount,
-    ReportInUse,
     UnmountDevice,
     UnmountVolume,
     VolumeStep,
@@ -22,15 +23,13 @@ from volplane.node.plan import (
     after_unmount,
     plan,
 )
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 ABSENT, MOUNTED, UNCERTAIN = MountState.ABSENT, MountState.MOUNTED, MountState.UNCERTAIN
-DISK = {"name": "disk", "staged": True, "attachable": True}
-READY = {**DISK, "reported": True, "attached": True}
-OTHER_LABEL = (
-    'waiting for unmount of volume "disk", because it is already mounted to a different pod '
-    "with a different SELinux label"
-)
+DISK = {"name": "disk", "has_device": True, "attachable": True}
+READY = {**DISK, "reported_in_use": True, "attached": True}
+NOT_REPORTED = Wait(WaitReason.VOLUMES_IN_USE)
+OTHER_LABEL = Wait(WaitReason.SELINUX_RELABEL, WaitData(volume="disk"))
 
 
 def volume(**fields: object) -> NodeVolumeView:
@@ -38,104 +37,168 @@ def volume(**fields: object) -> NodeVolumeView:
 
 
 CASES = {
-    "a wanted disk is reported in use first": (volume(**DISK, wanted=("a",)), [ReportInUse()]),
+    "a wanted disk is reported in use first": (volume(**DISK, desired_pods=("a",)), [NOT_REPORTED]),
     "a reported disk waits until it is attached": (
-        volume(**DISK, wanted=("a",), reported=True),
-        ["not attached yet: node.status.volumesAttached does not list it"],
+        volume(**DISK, desired_pods=("a",), reported_in_use=True),
+        [Wait(WaitReason.NOT_ATTACHED)],
     ),
     "an attached disk that is not reported is not staged": (
-        volume(**DISK, wanted=("a",), attached=True),
-        [ReportInUse()],
+        volume(**DISK, desired_pods=("a",), attached=True),
+        [NOT_REPORTED],
     ),
     "an attached and reported disk is staged, then published": (
-        volume(**READY, wanted=("a",)),
+        volume(**READY, desired_pods=("a",)),
         [MountDevice("a"), MountVolume("a")],
     ),
     "two pods share one stage": (
-        volume(**READY, wanted=("a", "b")),
+        volume(**READY, desired_pods=("a", "b")),
         [MountDevice("a"), MountVolume("a"), MountVolume("b")],
     ),
     "the second pod only publishes": (
-        volume(**READY, wanted=("a", "b"), device=MOUNTED, pods={"a": MOUNTED}),
+        volume(**READY, desired_pods=("a", "b"), device=MOUNTED, mounts={"a": MOUNTED}),
         [MountVolume("b")],
     ),
     "another SELinux label waits for the pod that has it mounted": (
         volume(
-            **READY, wanted=("b",), pods={"a": MOUNTED}, kept=frozenset("a"), device=MOUNTED, mislabelled=True
+            **READY,
+            desired_pods=("b",),
+            mounts={"a": MOUNTED},
+            running_pods=frozenset("a"),
+            device=MOUNTED,
+            relabel=True,
         ),
         [OTHER_LABEL],
     ),
     "another SELinux label waits for the pod that leaves": (
-        volume(**READY, wanted=("b",), pods={"a": MOUNTED}, device=MOUNTED, mislabelled=True),
+        volume(**READY, desired_pods=("b",), mounts={"a": MOUNTED}, device=MOUNTED, relabel=True),
         [UnmountVolume("a"), OTHER_LABEL],
     ),
     "another SELinux label needs the device anew": (
-        volume(**READY, wanted=("b",), device=MOUNTED, mislabelled=True),
+        volume(**READY, desired_pods=("b",), device=MOUNTED, relabel=True),
         [UnmountDevice()],
     ),
     "nothing is unstaged for another SELinux label before the pods are known": (
-        volume(**READY, wanted=("b",), device=UNCERTAIN, mislabelled=True, settled=False),
+        volume(**READY, desired_pods=("b",), device=UNCERTAIN, relabel=True, ready_to_unmount=False),
         [OTHER_LABEL],
     ),
-    "all mounted is rest": (volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}), []),
+    "all mounted is rest": (volume(**READY, desired_pods=("a",), device=MOUNTED, mounts={"a": MOUNTED}), []),
     "uncertain after a restart is staged and published again": (
-        volume(**READY, wanted=("a",), device=UNCERTAIN, pods={"a": UNCERTAIN}),
+        volume(**READY, desired_pods=("a",), device=UNCERTAIN, mounts={"a": UNCERTAIN}),
         [MountDevice("a"), MountVolume("a")],
     ),
     "stale content is published again without staging": (
-        volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}, stale=frozenset("a")),
+        volume(
+            **READY, desired_pods=("a",), device=MOUNTED, mounts={"a": MOUNTED}, remount_pods=frozenset("a")
+        ),
         [MountVolume("a")],
     ),
     "a pod that left is unpublished, the device stays": (
-        volume(**READY, wanted=("b",), device=MOUNTED, pods={"a": MOUNTED, "b": MOUNTED}),
+        volume(**READY, desired_pods=("b",), device=MOUNTED, mounts={"a": MOUNTED, "b": MOUNTED}),
         [UnmountVolume("a")],
     ),
     "two pods leave side by side": (
-        volume(**READY, device=MOUNTED, pods={"a": MOUNTED, "b": UNCERTAIN}),
+        volume(**READY, device=MOUNTED, mounts={"a": MOUNTED, "b": UNCERTAIN}),
         [UnmountVolume("a"), UnmountVolume("b")],
     ),
     "the device is unstaged after the last pod": (volume(**READY, device=MOUNTED), [UnmountDevice()]),
     "an uncertain device is unstaged too": (volume(**READY, device=UNCERTAIN), [UnmountDevice()]),
     "nothing left is forgotten": (volume(**READY), [ForgetNodeVolume()]),
     "nothing is unmounted before the pods are known": (
-        volume(**READY, device=UNCERTAIN, pods={"a": UNCERTAIN}, settled=False),
-        ["the pods of this node are not all known yet, so nothing is unmounted"],
+        volume(**READY, device=UNCERTAIN, mounts={"a": UNCERTAIN}, ready_to_unmount=False),
+        [Wait(WaitReason.PODS_NOT_KNOWN)],
     ),
     "nothing is unstaged or forgotten before the pods are known": (
-        volume(**READY, device=UNCERTAIN, settled=False),
+        volume(**READY, device=UNCERTAIN, ready_to_unmount=False),
         [],
     ),
     "mounting goes on before the pods are known": (
-        volume(**READY, wanted=("a",), device=UNCERTAIN, pods={"a": UNCERTAIN}, settled=False),
+        volume(
+            **READY, desired_pods=("a",), device=UNCERTAIN, mounts={"a": UNCERTAIN}, ready_to_unmount=False
+        ),
         [MountDevice("a"), MountVolume("a")],
     ),
     "a living pod keeps what it has mounted though it has not said what it wants": (
-        volume(**READY, device=UNCERTAIN, pods={"a": UNCERTAIN}, kept=frozenset("a")),
-        ["a pod that has it mounted still runs"],
+        volume(**READY, device=UNCERTAIN, mounts={"a": UNCERTAIN}, running_pods=frozenset("a")),
+        [Wait(WaitReason.CONTAINERS_RUNNING)],
     ),
-    "a volume without a device is only published": (volume(name="x", wanted=("a",)), [MountVolume("a")]),
+    "a volume without a device is only published": (
+        volume(name="x", desired_pods=("a",)),
+        [MountVolume("a")],
+    ),
     "a driver without attach is staged at once": (
-        volume(name="x", wanted=("a",), staged=True),
+        volume(name="x", desired_pods=("a",), has_device=True),
         [MountDevice("a"), MountVolume("a")],
     ),
     "a disk that has grown is expanded through a pod that has it": (
-        volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}, growing="a"),
+        volume(**READY, desired_pods=("a",), device=MOUNTED, mounts={"a": MOUNTED}, expand_through="a"),
         [ExpandInUseVolume("a")],
     ),
     "a pod that waits does not keep the others' disk small": (
-        volume(**READY, wanted=("a", "b"), device=MOUNTED, pods={"a": MOUNTED}, growing="a"),
+        volume(**READY, desired_pods=("a", "b"), device=MOUNTED, mounts={"a": MOUNTED}, expand_through="a"),
         [ExpandInUseVolume("a"), MountVolume("b")],
     ),
+    "a device that was mounted before its disk grew is mounted anew for the next pod": (
+        volume(**READY, desired_pods=("a",), device=MOUNTED, device_outdated=True),
+        [UnmountDevice()],
+    ),
+    "a device that was mounted before its disk grew stays while a pod has it": (
+        volume(
+            **READY,
+            desired_pods=("a", "b"),
+            device=MOUNTED,
+            mounts={"a": MOUNTED},
+            device_outdated=True,
+            expand_through="a",
+        ),
+        [ExpandInUseVolume("a"), MountVolume("b")],
+    ),
+    "a failed mount keeps all pods of the volume waiting": (
+        volume(
+            **READY,
+            desired_pods=("a", "b"),
+            backoffs=(OperationBackoff(Operation.MOUNT, "", 1.0, "mount failed"),),
+        ),
+        ["mount failed"],
+    ),
+    "a failed unmount keeps no other pod's unmount waiting, nor a mount": (
+        volume(
+            **READY,
+            desired_pods=("c",),
+            device=MOUNTED,
+            mounts={"a": MOUNTED, "b": MOUNTED},
+            backoffs=(OperationBackoff(Operation.UNMOUNT, "a", 1.0, "unmount failed"),),
+        ),
+        ["unmount failed", UnmountVolume("b"), MountVolume("c")],
+    ),
+    "a failed expansion keeps no mount waiting": (
+        volume(
+            **READY,
+            desired_pods=("a", "b"),
+            device=MOUNTED,
+            mounts={"a": MOUNTED},
+            expand_through="a",
+            backoffs=(OperationBackoff(Operation.EXPAND, "", 1.0, "not now"),),
+        ),
+        ["not now", MountVolume("b")],
+    ),
+    "a device whose unmount failed waits for its backoff": (
+        volume(
+            **READY,
+            device=UNCERTAIN,
+            backoffs=(OperationBackoff(Operation.UNMOUNT_DEVICE, "", 1.0, "busy"),),
+        ),
+        ["busy"],
+    ),
     "a node that attaches for itself cannot have a CSI volume attached": (
-        volume(**DISK, wanted=("a",), managed=False),
-        [RejectMount("a", UNMANAGED, attach=True)],
+        volume(**DISK, desired_pods=("a",), controller_manages_attach=False),
+        [RejectMount("a", NOT_MANAGED, attach=True)],
     ),
     "without attach it does not matter who attaches": (
-        volume(name="x", wanted=("a",), staged=True, managed=False),
+        volume(name="x", desired_pods=("a",), has_device=True, controller_manages_attach=False),
         [MountDevice("a"), MountVolume("a")],
     ),
     "ReadWriteOncePod refuses the second pod": (
-        volume(**READY, wanted=("a", "b"), one_pod=True, device=MOUNTED, pods={"a": UNCERTAIN}),
+        volume(**READY, desired_pods=("a", "b"), single_pod=True, device=MOUNTED, mounts={"a": UNCERTAIN}),
         [
             MountVolume("a"),
             RejectMount(
@@ -144,7 +207,7 @@ CASES = {
         ],
     ),
     "ReadWriteOncePod waits for the first pod to leave": (
-        volume(**READY, wanted=("b",), one_pod=True, device=MOUNTED, pods={"a": MOUNTED}),
+        volume(**READY, desired_pods=("b",), single_pod=True, device=MOUNTED, mounts={"a": MOUNTED}),
         [
             UnmountVolume("a"),
             RejectMount(
@@ -156,8 +219,10 @@ CASES = {
 
 
 @pytest.mark.parametrize(("seen", "steps"), CASES.values(), ids=CASES)
-def test_plan(seen: NodeVolumeView, steps: list[VolumeStep | str]) -> None:
-    assert [s.why if isinstance(s, Wait) else s for s in plan(seen)] == steps
+def test_plan(seen: NodeVolumeView, steps: list[VolumeStep | Wait | str]) -> None:
+    """A text stands for the wait after an operation that failed with it."""
+    found = [s.message if isinstance(s, Wait) and s.reason is WaitReason.RETRY else s for s in plan(seen)]
+    assert found == steps
 
 
 MOUNTS = [
@@ -183,6 +248,21 @@ def test_after_a_mount_call(
     assert after_mount(state, outcome, reconstructed=reconstructed) is then
 
 
-@pytest.mark.parametrize("outcome", MountOutcome)
-def test_only_success_ends_an_unmount(outcome: MountOutcome) -> None:
-    assert after_unmount(outcome) is (ABSENT if outcome is MountOutcome.DONE else UNCERTAIN)
+@pytest.mark.parametrize(
+    ("outcome", "then"),
+    [
+        (MountOutcome.DONE, ABSENT),
+        (MountOutcome.FINAL, UNCERTAIN),
+        (MountOutcome.UNCERTAIN, UNCERTAIN),
+        (MountOutcome.TRANSIENT, MOUNTED),
+    ],
+)
+def test_only_success_ends_an_unmount(outcome: MountOutcome, then: MountState) -> None:
+    assert after_unmount(MOUNTED, outcome) is then
+
+
+def test_a_wait_for_backoff_tells_the_error_and_when_it_ends() -> None:
+    backoffs = (OperationBackoff(Operation.MOUNT, "", 1.5, "no"),)
+    (wait,) = plan(volume(**READY, desired_pods=("a",), backoffs=backoffs))
+    data = WaitData(names=("volume_mount",))
+    assert wait == Wait(WaitReason.RETRY, data, 1.5, message="no")

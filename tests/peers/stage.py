@@ -229,9 +229,9 @@ class Stage:
         try:
             return wait_until(what, test, PATIENCE)
         except Stuck as error:
-            raise Stuck(f"{error}\n{self.told()}") from None
+            raise Stuck(f"{error}\n{self.diagnostics()}") from None
 
-    def told(self) -> str:
+    def diagnostics(self) -> str:
         """What the programs and the events say, for whoever reads a failed test."""
         said = [self.up.kubectl("get", "events", "-A", check=False)]
         said += [self.up.kubectl("get", "pods,pvc,pv,volumeattachments", "-A", "-o", "wide", check=False)]
@@ -249,8 +249,10 @@ class Stage:
         """Programs that did not live through it all in one go."""
         again = []
         for namespace, name in self.programs:
-            told = self.up.get("pod", name, "-n", namespace)["status"]["containerStatuses"]
-            again += [f"{name}/{c['name']}" for c in told if c["restartCount"] or "running" not in c["state"]]
+            reported = self.up.get("pod", name, "-n", namespace)["status"]["containerStatuses"]
+            again += [
+                f"{name}/{c['name']}" for c in reported if c["restartCount"] or "running" not in c["state"]
+            ]
         return again + [role for role, process in self.processes.items() if process.poll() is not None]
 
     # --- the end
@@ -372,7 +374,7 @@ def pod(
 def worker(
     name: str, command: str, claims: Mapping[str, str], node: str = NODE, *, block: bool = False, **spec: Any
 ) -> dict[str, Any]:
-    where = {"volumeDevices" if block else "volumeMounts": []}
+    where: dict[str, list[dict[str, str]]] = {"volumeDevices" if block else "volumeMounts": []}
     for number, path in enumerate(claims):
         where["volumeDevices" if block else "volumeMounts"].append(
             {"name": f"v{number}", "devicePath" if block else "mountPath": path}

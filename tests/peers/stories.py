@@ -143,6 +143,6 @@ def remove(stage: Stage, pod: str, claim: str) -> None:
 
 def refusals(stage: Stage) -> list[str]:
     """Requests that the API server has refused to anybody, by its own count."""
-    told = stage.up.kubectl("get", "--raw", "/metrics").splitlines()
-    counted = (line for line in told if line.startswith("apiserver_request_total{"))
+    reported = stage.up.kubectl("get", "--raw", "/metrics").splitlines()
+    counted = (line for line in reported if line.startswith("apiserver_request_total{"))
     return [line for line in counted if 'code="401"' in line or 'code="403"' in line]

@@ -78,7 +78,7 @@ async def test_the_driver_of_disks(tmp_path: Path) -> None:
         passed, skipped = await finds_nothing(driver, host, tmp_path, "--csi.testnodevolumeattachlimit")
     await host.close()
     assert passed >= 85
-    assert skipped == told()["ebs.csi.aws.com"]
+    assert skipped == documented_skips()["ebs.csi.aws.com"]
 
 
 async def test_the_driver_of_shared_directories(tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ async def test_the_driver_of_shared_directories(tmp_path: Path) -> None:
     passed, skipped = await finds_nothing(driver, host, tmp_path)
     await host.close()
     assert passed >= 40
-    assert skipped == told()["efs.csi.aws.com"]
+    assert skipped == documented_skips()["efs.csi.aws.com"]
 
 
-def told() -> dict[str, set[str]]:
+def documented_skips() -> dict[str, set[str]]:
     """What docs/drivers.md says is skipped, by driver."""
     lines = (line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `"))
     rows = [[cell.strip() for cell in line] for line in lines if len(line) == 5]
@@ -128,7 +128,7 @@ async def finds_nothing(driver: Driver, host: Host, directory: Path, *more: str)
     assert states.keys() <= {"passed", "skipped", "pending"}  # pending: switched off in csi-sanity itself
     offer = ServedCapabilities(driver)
     skipped = {REASONS[spec["Failure"]["Message"]] for spec in specs if spec["State"] == "skipped"}
-    assert skipped.isdisjoint(offer.methods | offer.claims)
+    assert skipped.isdisjoint(offer.methods | offer.extra_capabilities)
     return states["passed"], skipped
 
 

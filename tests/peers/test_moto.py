@@ -59,8 +59,8 @@ def answers(ec2: Any, one: str, two: str) -> Iterator[tuple[str, str]]:
     yield "create gp2 of 100 GiB: iops", answer(create, "Iops", VolumeType="gp2", Size=100)
     yield "create without a type", answer(ec2.create_volume, "VolumeType", AvailabilityZone=ZONE, Size=1)
     again = create(ClientToken="t")["VolumeId"]
-    told = "the same volume" if again == volume else "another volume"
-    yield "create with a client token again", told
+    reported = "the same volume" if again == volume else "another volume"
+    yield "create with a client token again", reported
     yield "create with that token and another size", answer(create, ClientToken="t", Size=2)
     yield "create, dry run", answer(create, DryRun=True)
     yield "create, dry run of nonsense", answer(create, DryRun=True, VolumeType="floppy")

@@ -64,8 +64,8 @@ async def furnish(api: Api) -> None:
 @asynccontextmanager
 async def scheduling(api: Api, log: Path) -> AsyncIterator[Callable[[], str]]:
     config = api.server.write_kubeconfig(log.with_suffix(".kubeconfig"), USER)
-    with scheduler(log, f"--kubeconfig={config}") as told:
-        yield told
+    with scheduler(log, f"--kubeconfig={config}") as reported:
+        yield reported
 
 
 async def test_without_device_kinds_it_waits_and_with_empty_lists_it_schedules(
@@ -83,10 +83,10 @@ async def test_without_device_kinds_it_waits_and_with_empty_lists_it_schedules(
             found: str = (await api.get(f"{PODS}/{name}")).json["spec"].get("nodeName", "")
             return found
 
-        async with scheduling(api, tmp_path / "scheduler.log") as told:
+        async with scheduling(api, tmp_path / "scheduler.log") as reported:
 
             async def misses_them() -> bool:
-                return "ResourceClaim" in told() and "could not find the requested resource" in told()
+                return "ResourceClaim" in reported() and "could not find the requested resource" in reported()
 
             await until(misses_them, PATIENCE)
             assert await node("waits") == ""
@@ -116,7 +116,7 @@ async def test_without_device_kinds_it_waits_and_with_empty_lists_it_schedules(
 
             found = await until(condition, PATIENCE)
             assert (found["status"], found["reason"]) == ("False", "Unschedulable")
-            assert "forbidden" not in told()
+            assert "forbidden" not in reported()
 
 
 # --- a cluster, whose own scheduler leaves these pods alone
@@ -176,7 +176,7 @@ def test_a_volume_is_made_where_upstreams_scheduler_puts_its_pod(tmp_path: Path)
         }
         user = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"}, "spec": spec}
         up.apply(json.dumps(user))
-        with scheduler(tmp_path / "scheduler.log", f"--config={configured(up, tmp_path)}") as told:
+        with scheduler(tmp_path / "scheduler.log", f"--config={configured(up, tmp_path)}") as reported:
             wait_until("it runs", lambda: up.get("pod", "user")["status"]["phase"] == "Running", PATIENCE)
             node = up.get("pod", "user")["spec"]["nodeName"]
             claim = up.get("pvc", "late")
@@ -184,7 +184,7 @@ def test_a_volume_is_made_where_upstreams_scheduler_puts_its_pod(tmp_path: Path)
             assert claim["status"]["phase"] == "Bound"
             assert up.kubectl("exec", "user", "--", "cat", "/data/file") == "here\n"
             up.describe("pod", "user", f"Successfully assigned default/user to {node}")
-            assert "forbidden" not in told()
+            assert "forbidden" not in reported()
         up.kubectl("delete", "pod", "user")
         up.kubectl("delete", "pvc", "late")
         wait_until("no volume is left", lambda: up.kubectl("get", "pv", "-o", "name") == "", PATIENCE)

@@ -12,13 +12,18 @@ from random import Random
 from typing import Any
 
 from volplane.api import codec, names
+from volplane.api.annotations import (
+    PROVISIONED_BY_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import Conflict, NotFound
 from volplane.api.meta import Resource
 from volplane.api.storage import VolumeAttachment
 from volplane.client.client import Client
 from volplane.rules import pods
-from volplane.rules.binding import PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER, is_pair
+from volplane.rules.binding import is_pair
 
 DRIVER = "ebs.csi.aws.com"
 FINALIZER = "external-attacher/ebs-csi-aws-com"
@@ -46,7 +51,11 @@ class SimulatedRole:
 
     def watch(self, kind: type[Any], work: Callable[[str], Awaitable[None]]) -> Any:
         cache = self.client.cache(kind)
-        cache.subscribe(lambda old, new: self.wake((new or old).key, work))
+
+        def wake(old: Any, new: Any) -> None:
+            self.wake((new or old).key, work)
+
+        cache.subscribe(wake)
         return cache
 
     def wake(self, key: str, work: Callable[[str], Awaitable[None]]) -> None:
@@ -96,13 +105,17 @@ class Provisioner(SimulatedRole):
 
     async def claim(self, key: str) -> None:
         claim = self.claims.at(key)
-        if claim is None or claim.spec.volume_name or STORAGE_PROVISIONER not in claim.metadata.annotations:
+        if (
+            claim is None
+            or claim.spec.volume_name
+            or STORAGE_PROVISIONER_ANNOTATION not in claim.metadata.annotations
+        ):
             return
-        chosen = claim.metadata.annotations.get(SELECTED_NODE)
+        chosen = claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION)
         if chosen is None and claim.spec.storage_class_name == "late":
             return
         if chosen is not None and self.fails():
-            gone = {"metadata": {"annotations": {SELECTED_NODE: None}}}
+            gone = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: None}}}
             await self.client.patch(
                 PersistentVolumeClaim, claim.name, claim.namespace, merge=gone, uid=claim.uid
             )
@@ -132,7 +145,7 @@ def _disk(claim: PersistentVolumeClaim, zone: str) -> PersistentVolume:
         "claimRef": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
         "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
     }
-    metadata = {"name": name, "annotations": {PROVISIONED_BY: DRIVER}}
+    metadata = {"name": name, "annotations": {PROVISIONED_BY_ANNOTATION: DRIVER}}
     return codec.convert(PersistentVolume, {"metadata": metadata, "spec": spec})
 
 
@@ -213,8 +226,9 @@ class Kubelet(SimulatedRole):
         status = (await self.client.get(Node, self.name)).status
         listed = {v.name for v in status.volumes_attached}
         used = set(status.volumes_in_use)
-        for name, volume in wanted.items():
-            unique = names.csi_volume_name(DRIVER, volume.spec.csi.volume_handle)  # type: ignore[union-attr]
+        for name, needed in wanted.items():
+            assert needed.spec.csi is not None
+            unique = names.csi_volume_name(DRIVER, needed.spec.csi.volume_handle)
             if unique in listed and unique in used:
                 assert self.cloud.attached.get(name) == self.name, (
                     f"{name} is mounted where it is not attached"

@@ -15,7 +15,7 @@ from volplane.api import codec
 from volplane.api.core import Pod
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.plan import AttachDetachView, ExistingAttachment, NodeFacts, plan
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 NODES = ("a", "b", "c")
 POD = codec.convert(Pod, {"metadata": {"name": "p", "namespace": "default"}})
@@ -30,7 +30,7 @@ class Disk:
         self.held: dict[str, ExistingAttachment] = {}
         self.listed: set[str] = set()
         self.in_use: set[str] = set()
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def view(self) -> AttachDetachView:
         places = {n: NodeFacts(in_use=n in self.in_use, listed=n in self.listed) for n in NODES}
@@ -44,7 +44,7 @@ class Disk:
             wanted=wanted,
             attachments=held,
             nodes=places,
-            reported=frozenset(self.told),
+            reported=frozenset(self.reported),
         )
 
     def control(self, most: int = 99) -> bool:
@@ -58,18 +58,18 @@ class Disk:
                     if check and held.node in self.in_use:
                         return wrote  # the live look fails, and so does the round
                     assert held.node not in self.in_use, "detached under a healthy node's mount"
-                    assert held.node not in self.listed, "detached while the node was told it is attached"
+                    assert held.node not in self.listed, "detached while volumesAttached lists it"
                     self.held[held.node] = structs.replace(held, deleting=True)
                 case p.AddToVolumesAttached(node):
                     self.listed.add(node)
                 case p.RemoveFromVolumesAttached(node):
                     self.listed.discard(node)
                 case p.ReportMultiAttach(node):
-                    self.told.add(node)
+                    self.reported.add(node)
                 case Wait() | p.ReportAttachFailure():
                     continue
             wrote = True
-        self.told &= self.wanted
+        self.reported &= self.wanted
         return wrote
 
     def attacher(self, node: str) -> None:
@@ -119,7 +119,7 @@ def test_the_disk_is_where_it_is_wanted_and_never_in_two_places(
             case "control", int(most):
                 disk.control(most)
             case "crash", _:
-                disk.told.clear()
+                disk.reported.clear()
     for _ in range(12):  # everybody gets enough turns
         for node in NODES:
             disk.node(node)

@@ -12,7 +12,7 @@ from volplane.api import codec
 from volplane.api.core import PersistentVolume, Pod
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, Subject
 from volplane.api.storage import VolumeAttachment
-from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.auth.authorize import Attributes
 from volplane.apiserver.auth.nodes.graph import NodeGraph
 from volplane.apiserver.auth.rbac.rules import allows_path, allows_resource, compact_rules, missing_rules
 from volplane.apiserver.auth.rbac.user_rules import Rbac
@@ -52,7 +52,7 @@ lists_of_subjects = st.lists(subjects, max_size=3).map(tuple)
 people = st.builds(RequestUser, st.sampled_from(USERS), some(("dev", "ops", "other"), 0))
 acts = st.one_of(
     st.builds(
-        AuthorizationAttributes,
+        Attributes,
         st.sampled_from(("get", "list", "delete")),
         st.sampled_from(("", "apps")),
         st.sampled_from(("pods", "nodes")),
@@ -60,9 +60,7 @@ acts = st.one_of(
         st.sampled_from(("", *NAMES)),
         st.sampled_from(("", "log")),
     ),
-    st.builds(
-        AuthorizationAttributes, st.sampled_from(("get", "list")), path=st.sampled_from(("/a", "/a/b", "/c"))
-    ),
+    st.builds(Attributes, st.sampled_from(("get", "list")), path=st.sampled_from(("/a", "/a/b", "/c"))),
 )
 
 
@@ -112,14 +110,14 @@ def _rules_of(held: dict[tuple[type[Any], str], Any], user: RequestUser, space: 
         if not any(_holds(subject, place, user) for subject in obj.subjects):
             continue
         reference = obj.role_ref
-        where = (ClusterRole, reference.name)
+        where: tuple[type, str] = (ClusterRole, reference.name)
         if reference.kind == "Role":
             where = (Role, f"{place}/{reference.name}")
         if where in held:
             yield from held[where].rules
 
 
-def _allows(rule: PolicyRule, act: AuthorizationAttributes) -> bool:
+def _allows(rule: PolicyRule, act: Attributes) -> bool:
     if not act.plural:
         return allows_path(rule, act.verb, act.path)
     named = not rule.resource_names or act.name in rule.resource_names
@@ -132,7 +130,7 @@ changes = st.lists(st.tuples(st.booleans(), policies()), max_size=25)
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
 @given(changes, st.lists(st.tuples(people, acts), min_size=1, max_size=6))
 def test_the_index_of_roles_answers_as_the_objects_do(
-    steps: list[tuple[bool, tuple[str, Any]]], questions: list[tuple[RequestUser, AuthorizationAttributes]]
+    steps: list[tuple[bool, tuple[str, Any]]], questions: list[tuple[RequestUser, Attributes]]
 ) -> None:
     index = Rbac()
     held: dict[tuple[type[Any], str], Any] = {}
@@ -153,7 +151,7 @@ def test_the_index_of_roles_answers_as_the_objects_do(
 @settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 @given(lists_of_rules, lists_of_rules, acts)
 def test_what_nobody_lacks_nobody_gains(
-    held: tuple[PolicyRule, ...], given: tuple[PolicyRule, ...], act: AuthorizationAttributes
+    held: tuple[PolicyRule, ...], given: tuple[PolicyRule, ...], act: Attributes
 ) -> None:
     lacks = missing_rules(held, given)
     if not lacks and any(_allows(rule, act) for rule in given):

@@ -12,6 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volplane.api import codec
+from volplane.api.annotations import (
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    PROVISIONED_BY_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+)
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import steps as s
@@ -119,11 +125,11 @@ def merge(target: Any, patch: Any) -> Any:
 def claims(draw: st.DrawFn, name: str) -> PersistentVolumeClaim:
     notes = {}
     if draw(st.booleans()):
-        notes[binding.BIND_COMPLETED] = "yes"
+        notes[BIND_COMPLETED_ANNOTATION] = "yes"
     if draw(st.booleans()):
-        notes[binding.BOUND_BY_CONTROLLER] = "yes"
+        notes[BOUND_BY_CONTROLLER_ANNOTATION] = "yes"
     if draw(st.booleans()):
-        notes[binding.SELECTED_NODE] = "n1"
+        notes[SELECTED_NODE_ANNOTATION] = "n1"
     spec: dict[str, Any] = {
         "accessModes": draw(st.sampled_from([["ReadWriteOnce"], ["ReadWriteMany"]])),
         "resources": {"requests": {"storage": draw(st.sampled_from(SIZES))}},
@@ -133,7 +139,7 @@ def claims(draw: st.DrawFn, name: str) -> PersistentVolumeClaim:
     if wanted is not None:
         spec["storageClassName"] = wanted
     # What no sequence of writes leads to is not drawn: Bound and Lost come after the mark.
-    marked = binding.BIND_COMPLETED in notes
+    marked = BIND_COMPLETED_ANNOTATION in notes
     phase = draw(st.sampled_from(["Pending", "Bound", "Lost"] if marked else ["Pending"]))
     metadata = {"namespace": "default", "name": name, "uid": f"u-{name}", "annotations": notes}
     return codec.convert(
@@ -145,9 +151,9 @@ def claims(draw: st.DrawFn, name: str) -> PersistentVolumeClaim:
 def volumes(draw: st.DrawFn, name: str) -> PersistentVolume:
     notes = {}
     if draw(st.booleans()):
-        notes[binding.BOUND_BY_CONTROLLER] = "yes"
+        notes[BOUND_BY_CONTROLLER_ANNOTATION] = "yes"
     if draw(st.booleans()):
-        notes[binding.PROVISIONED_BY] = draw(
+        notes[PROVISIONED_BY_ANNOTATION] = draw(
             st.sampled_from(["ebs.csi.aws.com", "kubernetes.io/aws-ebs", "kubernetes.io/x"])
         )
     spec: dict[str, Any] = {

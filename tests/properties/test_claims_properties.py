@@ -1,4 +1,4 @@
-"""Whatever users do to claims, volumes and classes, whatever the driver answers and whoever dies:
+"""Whatever users do to claims, volumes and classes, whatever the driver answers and whichever role crashes:
 
 no volume has two claims, no bound claim loses its volume, no disk is without an object that will delete it,
 and everything comes to rest. The control plane is in memory, in virtual time; the roles are the real ones.
@@ -22,6 +22,7 @@ from tests.properties.crashing_role import CrashingCaller, CrashingTransport, Ro
 from tests.support import scripted
 from tests.support.scripted import Break, Delay, Fail, Lose
 from volplane import sdk
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import APIError
 from volplane.api.storage import StorageClass
@@ -175,7 +176,7 @@ class ClaimsPlane:
                 await self.client.delete(StorageClass, name, missing_ok=True)
                 await self.client.create(storage_class(name, **CLASSES[name]))
             case "choose node", name:
-                patch = {"metadata": {"annotations": {binding.SELECTED_NODE: "n1"}}}
+                patch = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: "n1"}}}
                 await self.client.patch(PersistentVolumeClaim, name, "default", merge=patch)
             case "pod", name, scheduled:
                 await self.client.create(pod(name, name, node="n1" if scheduled else ""))
@@ -234,7 +235,7 @@ class ClaimsPlane:
         handles = {v.spec.csi.volume_handle for v in volumes.values() if v.spec.csi is not None}
         for name, disk in self.driver.volumes.items():
             known = name in ordered or disk.volume_id in handles or disk.volume_id in self.kept
-            assert known, f"disk {disk.volume_id} has nobody who will delete it"
+            assert known, f"disk {disk.volume_id} will never be deleted"
 
     # --- and in the end
 

@@ -1,6 +1,6 @@
 """Whatever users, drivers and crashes do, growth and snapshots come to rest: nothing is lost, nothing leaks.
 
-Random stories on the real API server and the real roles, in memory and in virtual time. At the end the driver
+Random scripts on the real API server and the real roles, in memory and in virtual time. At the end the driver
 is well again, and what must hold then is looked at.
 """
 
@@ -23,9 +23,10 @@ from volplane.base.virtual_time_loop import VirtualLoop
 from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.csi.outcome import CallError, CallOutcome, Code, classify
 from volplane.rules import resizing, snapshots
+from volplane.rules.resizing import ResizeState
 from volplane.sidecars import resizer, snapshotter
 
-STORIES = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SCRIPTS = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 OUTCOMES = st.sampled_from(
     [
         Fail(Code.INTERNAL),
@@ -38,9 +39,9 @@ OUTCOMES = st.sampled_from(
 )
 
 
-def describe_script(story: Coroutine[Any, Any, None]) -> None:
+def run_script(script: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(story)
+        runner.run(script)
 
 
 class Role:
@@ -84,19 +85,19 @@ GROWTH = st.lists(
 )
 
 
-@STORIES
-@given(story=GROWTH)
-def test_growth_comes_to_rest_at_what_was_asked_for_or_could_not_be_taken_back(story: list[Any]) -> None:
-    describe_script(grow(story))
+@SCRIPTS
+@given(script=GROWTH)
+def test_growth_comes_to_rest_at_what_was_asked_for_or_could_not_be_taken_back(script: list[Any]) -> None:
+    run_script(grow(script))
 
 
-async def grow(story: list[Any]) -> None:
+async def grow(script: list[Any]) -> None:
     async with virtual("expand") as stage:
         await stage.bound()
         _watch_targets(stage)
         role = Role(lambda: stage.sidecar(resizer.run, resizer.ResizerOptions()))
         async with snapshot_setup(role):
-            for what, value in story:
+            for what, value in script:
                 if what == "ask" and value * GI > resizing.actual_size(await stage.claim()):
                     await stage.ask(size=f"{value}Gi")
                 elif what == "driver":
@@ -114,7 +115,7 @@ def _watch_targets(stage: Stage) -> None:
     driver, open_size = stage.driver, [0]
     expand = driver.controller_expand_volume
 
-    async def watched(request: Any) -> Any:
+    async def check_target(request: Any) -> Any:
         size = request.capacity_range.required_bytes
         assert open_size[0] in (0, size), f"{size} was asked for while {open_size[0]} was open"
         try:
@@ -125,13 +126,13 @@ def _watch_targets(stage: Stage) -> None:
         open_size[0] = 0
         return reply
 
-    driver.controller_expand_volume = watched
+    driver.controller_expand_volume = check_target
 
 
 async def node(stage: Stage) -> None:
     """What a kubelet does when it is its turn."""
     claim = await stage.claim()
-    if not resizing.state(claim).is_with_node:
+    if resizing.state(claim) not in (ResizeState.NODE_PENDING, ResizeState.NODE_IN_PROGRESS):
         return
     status = {
         "capacity": {"storage": claim.status.allocated_resources["storage"]},
@@ -171,20 +172,20 @@ SNAPSHOTS = st.lists(
 )
 
 
-@STORIES
-@given(story=SNAPSHOTS)
-def test_snapshots_are_ready_or_gone_and_none_is_left_behind(story: list[Any]) -> None:
-    describe_script(snap(story))
+@SCRIPTS
+@given(script=SNAPSHOTS)
+def test_snapshots_are_ready_or_gone_and_none_is_left_behind(script: list[Any]) -> None:
+    run_script(snap(script))
 
 
-async def snap(story: list[Any]) -> None:
+async def snap(script: list[Any]) -> None:
     async with virtual("snapshots") as stage:
         await snapping.snapshot_class(stage)
         await stage.bound()
         sidecar = Role(lambda: stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()))
         controller = Role(lambda: stage.controllers(VolumeSnapshots))
         async with snapshot_setup(sidecar, controller):
-            for what, value in story:
+            for what, value in script:
                 match what:
                     case "take":
                         if await stage.client.find(VolumeSnapshot, value, "default") is None:

@@ -30,9 +30,9 @@ class StatefulSetPlane:
         self.uids = 0
         self.left: set[str] = (
             set()
-        )  # claims of pods that were away when the set gave them up: nobody's, they stay
+        )  # claims of pods that were away when the set gave them up: without an owner, they stay
 
-    def steps(self) -> list[plan.Step]:
+    def steps(self) -> list[Any]:
         view = plan.StatefulSetView(
             self.wanted,
             NOW,
@@ -67,8 +67,8 @@ class StatefulSetPlane:
                     assert made.name not in self.pods
                     self.uids += 1
                     meta = structs.replace(made.metadata, uid=f"u{self.uids}")
-                    status = PodStatus(phase="Pending")
-                    self.pods[made.name] = structs.replace(made, metadata=meta, status=status)
+                    pending = PodStatus(phase="Pending")
+                    self.pods[made.name] = structs.replace(made, metadata=meta, status=pending)
             case plan.SetOwnerRefs(claim, owners):
                 meta = structs.replace(claim.metadata, owner_references=owners)
                 self.claims[claim.name] = structs.replace(claim, metadata=meta)
@@ -148,13 +148,13 @@ retention = st.sampled_from(("Retain", "Delete"))
     policy=st.sampled_from(("OrderedReady", "Parallel")),
     scaled=retention,
     deleted=retention,
-    story=st.lists(st.tuples(changes, st.integers(0, 6)), max_size=5),
+    script=st.lists(st.tuples(changes, st.integers(0, 6)), max_size=5),
 )
 def test_whatever_changes_and_wherever_it_is_interrupted_the_set_comes_to_what_was_asked(
-    policy: str, scaled: str, deleted: str, story: list[tuple[dict[str, Any], int]]
+    policy: str, scaled: str, deleted: str, script: list[tuple[dict[str, Any], int]]
 ) -> None:
     plane = StatefulSetPlane(stateful(3, policy, scaled, deleted))
-    for change, crash in story:
+    for change, crash in script:
         plane.change(**change)
         plane.round(until=crash)  # the process dies after so many steps of its plan
         plane.round(until=1)

@@ -68,6 +68,7 @@ def test_a_zone_that_changes_its_clocks() -> None:
         pytest.param("*/0 * * * *", "step of range should be a positive number: */0", id="no step"),
         pytest.param("x * * * *", "failed to parse int from x", id="no number"),
         pytest.param("@sometimes", "unrecognized descriptor: @sometimes", id="descriptor"),
+        pytest.param("@every soon", "failed to parse duration @every soon", id="no duration"),
     ],
 )
 def test_what_is_no_schedule(text: str, message: str) -> None:

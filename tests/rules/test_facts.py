@@ -1,12 +1,16 @@
-"""Small facts: classes, access, topology, taints, resources, pods."""
+"""Small rules: classes, access, topology, taints, resources, pods, custom kinds, budgets."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 import pytest
 
 from volplane.api import codec
+from volplane.api.annotations import BETA_DEFAULT_CLASS_ANNOTATION, BETA_STORAGE_CLASS_ANNOTATION
+from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.core import (
     Node,
     NodeSelector,
@@ -17,8 +21,21 @@ from volplane.api.core import (
     Toleration,
 )
 from volplane.api.core import TopologySelectorTerm as Term
+from volplane.api.labels import HOSTNAME_LABEL
+from volplane.api.policy import PodDisruptionBudget
 from volplane.api.storage import StorageClass
-from volplane.rules import access, binding, classes, pods, resources, taints, topology
+from volplane.rules import (
+    access,
+    binding,
+    classes,
+    definitions,
+    disruption,
+    pods,
+    resources,
+    taints,
+    topology,
+    workloads,
+)
 
 
 def storage_class(name: str, made: str = "2026-01-01T00:00:00Z", **annotations: str) -> StorageClass:
@@ -54,7 +71,7 @@ def test_the_default_class(listed: list[StorageClass], name: str | None) -> None
 
 
 def test_the_beta_annotation_marks_a_default_too() -> None:
-    metadata = {"name": "a", "annotations": {classes.BETA_IS_DEFAULT: "true"}}
+    metadata = {"name": "a", "annotations": {BETA_DEFAULT_CLASS_ANNOTATION: "true"}}
     assert classes.is_default(codec.convert(StorageClass, {"metadata": metadata}))
 
 
@@ -82,7 +99,7 @@ def test_who_may_be_attached_twice(modes: list[str], shareable: bool) -> None:
 
 
 def test_a_beta_annotation_overrules_the_class() -> None:
-    metadata = {"annotations": {binding.BETA_STORAGE_CLASS: "old"}}
+    metadata = {"annotations": {BETA_STORAGE_CLASS_ANNOTATION: "old"}}
     claim = codec.convert(PersistentVolumeClaim, {"metadata": metadata, "spec": {"storageClassName": "new"}})
     assert binding.claim_class(claim) == "old"
     assert binding.claim_class(PersistentVolumeClaim()) is None
@@ -272,3 +289,68 @@ STOPPED = [{"name": "c", "state": {"terminated": {"exitCode": 0}}}]
 )
 def test_when_a_pod_has_let_go_of_its_volumes(of: Pod, gone: bool) -> None:
     assert pods.has_released_volumes(of) is gone
+
+
+def test_an_operator_that_the_api_does_not_know_matches_nothing() -> None:
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Near"}]}]}
+    assert not topology.selects(codec.convert(NodeSelector, selector), {"zone": "a"})
+
+
+@pytest.mark.parametrize(
+    ("terms", "names"),
+    [
+        pytest.param(None, None, id="no affinity"),
+        pytest.param([[(HOSTNAME_LABEL, "a", "b")]], {"a", "b"}, id="two hosts"),
+        pytest.param([[(HOSTNAME_LABEL, "a")], [(HOSTNAME_LABEL, "b")]], {"a", "b"}, id="two terms"),
+        pytest.param([[("zone", "x")]], None, id="a zone"),
+        pytest.param([[(HOSTNAME_LABEL, "a")], [("zone", "x")]], None, id="a host or a zone"),
+    ],
+)
+def test_host_names_that_a_volume_requires(
+    terms: list[list[tuple[str, ...]]] | None, names: set[str] | None
+) -> None:
+    spec: dict[str, Any] = {}
+    if terms is not None:
+        selectors = [
+            {"matchExpressions": [{"key": key, "operator": "In", "values": v} for key, *v in term]}
+            for term in terms
+        ]
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": selectors}}
+    volume = codec.convert(PersistentVolume, {"spec": spec})
+    assert topology.required_hostnames(volume) == names
+
+
+def definition(*, established: bool = True, served: bool = True) -> CustomResourceDefinition:
+    condition = {"type": "Established", "status": "True" if established else "False"}
+    version = {"name": "v1", "served": served, "storage": True}
+    whole = {
+        "spec": {"group": "example.com", "versions": [version], "scope": "Namespaced"},
+        "status": {"conditions": [condition], "acceptedNames": {"kind": "Widget", "plural": "widgets"}},
+    }
+    return codec.convert(CustomResourceDefinition, whole)
+
+
+def test_a_custom_kind_is_known_when_it_is_established_and_served() -> None:
+    assert definitions.api_versions(definition()) == ("example.com/v1",)
+    assert definitions.metadata_type(definition()) is not None
+    assert definitions.api_versions(definition(established=False)) == ()
+    assert definitions.metadata_type(definition(established=False)) is None
+    assert definitions.metadata_type(definition(served=False)) is None
+
+
+def budget(namespace: str = "default", **selector: Any) -> PodDisruptionBudget:
+    whole = {"metadata": {"name": "b", "namespace": namespace}, "spec": {"selector": selector}}
+    return codec.convert(PodDisruptionBudget, whole)
+
+
+def test_a_budget_covers_pods_of_its_namespace_that_its_selector_matches() -> None:
+    web = codec.convert(Pod, {"metadata": {"name": "p", "namespace": "default", "labels": {"app": "web"}}})
+    assert disruption.covers(budget(matchLabels={"app": "web"}), web)
+    assert not disruption.covers(budget(matchLabels={"app": "db"}), web)
+    assert not disruption.covers(budget("other", matchLabels={"app": "web"}), web)
+    assert not disruption.covers(budget(matchExpressions=[{"key": "app", "operator": "Near"}]), web)
+
+
+def test_a_ready_pod_without_a_time_is_not_available_yet() -> None:
+    ready = codec.convert(Pod, {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    assert workloads.available_in(ready, 10, datetime(2026, 1, 1, tzinfo=UTC)) == inf

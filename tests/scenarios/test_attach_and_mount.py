@@ -175,11 +175,11 @@ def test_a_busy_unmount_is_waited_for_and_the_disk_meets_no_second_mount(up: Up)
     with process("sh", "-c", f"cd '{target}' && echo held && exec sleep 1000", ready="held"):
         up.kubectl("delete", "pod", "clamped-1", "--wait=false")
 
-        def told() -> bool:
+        def reported() -> bool:
             logs = up.kubectl("logs", "-n", "kube-system", "-l", "app=ebs-csi-node", "-c", "ebs-plugin")
             return "device or resource busy" in logs.lower()
 
-        wait_until("the driver tells that it is busy", told, LONG)
+        wait_until("the driver tells that it is busy", reported, LONG)
         assert up.get("pod", "clamped-1")["metadata"].get("deletionTimestamp")
         assert any(handle in name for name in up.get("node", "worker-1")["status"]["volumesInUse"])
         assert set(attachments(up, "clamped")) == {"worker-1"}

@@ -27,7 +27,7 @@ def volplane(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Comple
     )
 
 
-def told(done: subprocess.CompletedProcess[str]) -> str:
+def output_of(done: subprocess.CompletedProcess[str]) -> str:
     """The last line, after making sure that it is a message and not an accident."""
     assert done.returncode not in (0, -signal.SIGKILL), done
     assert "Traceback" not in done.stdout + done.stderr
@@ -62,7 +62,7 @@ def test_without_root_it_says_so(directory: Path) -> None:
     if readable.returncode:
         pytest.skip("this checkout is for root only")
     done = volplane("up", "--data-dir", str(directory), prefix=other)
-    told(done)
+    output_of(done)
     assert done.stderr.startswith("volplane: needs root: ")
     assert not directory.exists()
 
@@ -84,7 +84,7 @@ def test_without_root_it_says_so(directory: Path) -> None:
     ],
 )
 def test_nonsense_on_the_command_line_is_named(directory: Path, arguments: list[str], message: str) -> None:
-    assert message in told(volplane("up", "--data-dir", str(directory), *arguments))
+    assert message in output_of(volplane("up", "--data-dir", str(directory), *arguments))
     assert not directory.exists()
 
 
@@ -93,7 +93,7 @@ def test_a_port_in_use_is_named_and_forgotten(directory: Path, mode: tuple[str, 
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         flags = ("--data-dir", str(directory), "--nodes", "1", *mode)
-        line = told(volplane("up", *flags, "--port", str(port)))
+        line = output_of(volplane("up", *flags, "--port", str(port)))
         assert f"port {port} on 127.0.0.1 is in use by another program; choose another with --port" in line
         assert not directory.exists()
 
@@ -103,7 +103,7 @@ def test_a_port_that_is_lost_between_two_starts_is_named(up: Up) -> None:
         pass
     port = up.memory().port
     with socket.create_server(("127.0.0.1", port)):
-        assert f"port {port} on 127.0.0.1 is in use" in told(volplane("up", *up.arguments))
+        assert f"port {port} on 127.0.0.1 is in use" in output_of(volplane("up", *up.arguments))
     with up:
         assert up.memory().port == port
 
@@ -128,7 +128,7 @@ def test_a_directory_in_use_is_named_with_its_process(tmp_path: Path, mode: tupl
     with Up(*mode, nodes=1, directory=tmp_path) as up:
         plain = [flag for flag in up.arguments if flag != "--separate"]
         for other in ([], ["--separate"]):
-            assert told(volplane("up", *plain, *other)) == (
+            assert output_of(volplane("up", *plain, *other)) == (
                 f"volplane: the data directory {tmp_path} is in use by process {up.pid}; "
                 "stop it first, or choose another --data-dir"
             )
@@ -149,7 +149,7 @@ def test_a_directory_that_cannot_be_written_is_named(
         place.write_text("mine")
     where = place if case == "a file" else place / "cluster"
     try:
-        line = told(volplane("up", "--data-dir", str(where), *mode))
+        line = output_of(volplane("up", "--data-dir", str(where), *mode))
         assert line.startswith(f"volplane: cannot use {where} as data directory: ")
         assert case != "read-only" or line.endswith(": Read-only file system")
     finally:

@@ -142,8 +142,8 @@ def test_the_next_start_need_not_be_told_again(folders: Up) -> None:
 
 
 def restarts(up: Up, namespace: str) -> list[int]:
-    told = [s for p in up.items("pods", "-n", namespace) for s in p["status"]["containerStatuses"]]
-    return [s["restartCount"] for s in told if s["name"] == "driver" and s["ready"]]
+    reported = [s for p in up.items("pods", "-n", namespace) for s in p["status"]["containerStatuses"]]
+    return [s["restartCount"] for s in reported if s["name"] == "driver" and s["ready"]]
 
 
 # --- a command, with a process per role
@@ -230,8 +230,8 @@ def test_an_instance_on_every_node_as_upstream_deploys_it() -> None:
 
 
 def statuses(up: Up, name: str) -> list[Any]:
-    told: list[Any] = up.get("pod", name)["status"]["containerStatuses"]
-    return told
+    reported: list[Any] = up.get("pod", name)["status"]["containerStatuses"]
+    return reported
 
 
 # --- what cannot start
@@ -262,7 +262,7 @@ def test_what_is_not_there_is_said_before_anything_starts(
         (
             "--driver-command",
             "sh -c 'echo no disk; exit 3'",
-            "ended with code 3, before it was asked anything; it says:\n    no disk",
+            "ended with code 3 before it was queried; its log:\n    no disk",
         ),
         ("--manifest", "m.yaml", "ConfigMap no_name is refused: "),
     ],

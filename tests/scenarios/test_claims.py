@@ -50,8 +50,10 @@ def phase(up: Up, kind: str, name: str) -> str:
 
 
 def gone(up: Up, kind: str, name: str) -> None:
-    shown = lambda: up.kubectl("get", kind, name, "--ignore-not-found")  # noqa: E731
-    wait_until(f"{kind} {name} is gone", lambda: not shown(), PATIENCE)
+    def is_gone() -> bool:
+        return not up.kubectl("get", kind, name, "--ignore-not-found")
+
+    wait_until(f"{kind} {name} is gone", is_gone, PATIENCE)
 
 
 @pytest.mark.peer("aws")
@@ -140,8 +142,8 @@ spec:
   resources: {requests: {storage: 100Gi}}
 """)
     # claim: Pending, until a pod is scheduled
-    told = wait_until("it waits", lambda: events(up, "ledger", "WaitForFirstConsumer"), PATIENCE)
-    assert told == ["waiting for first consumer to be created before binding"]
+    reported = wait_until("it waits", lambda: events(up, "ledger", "WaitForFirstConsumer"), PATIENCE)
+    assert reported == ["waiting for first consumer to be created before binding"]
     assert phase(up, "pvc", "ledger") == "Pending"
     assert up.aws("describe-volumes")["Volumes"] == []
     up.apply(pod("books", "ledger", zone="us-east-1b"))
@@ -197,15 +199,15 @@ spec:
   storageClassName: gp3
   resources: {requests: {storage: 1Gi}}
 """)
-    code, told = up.explain("pvc/asked")
-    assert (code, told.partition(", and")[0]) == (3, "pvc/default/asked waits: no pod uses it yet")
-    assert "Could not be asked" not in told
+    code, reported = up.explain("pvc/asked")
+    assert (code, reported.partition(", and")[0]) == (3, "pvc/default/asked waits: no pod uses the claim yet")
+    assert "Not known" not in reported
     up.apply(pod("asks", "asked", zone="nowhere"))
     up.describe("pod", "asks", "FailedScheduling")
     for what in ("pvc/asked", "pod/asks"):
-        code, told = up.explain(what)
+        code, reported = up.explain(what)
         assert code == 3
-        assert "worker-1, worker-2, worker-3, worker-4: node(s) didn't match Pod's node affinity" in told
+        assert "worker-1, worker-2, worker-3, worker-4: node(s) didn't match Pod's node affinity" in reported
     _explained_to_others(up)
     up.kubectl("delete", "pod", "asks")
     up.apply(pod("asks", "asked"))
@@ -226,14 +228,14 @@ def _explained_to_others(up: Up) -> None:
     up.kubectl("config", "set-credentials", "reader", f"--token={token}", "--kubeconfig", config)
     up.kubectl("config", "set-context", "--current", "--user=reader", "--kubeconfig", config)
     up.describe("pvc", "asked", "waiting for pod asks to be scheduled")  # all that a reader has to go by
-    code, told = up.explain("pvc/asked", "--kubeconfig", config)
+    code, reported = up.explain("pvc/asked", "--kubeconfig", config)
     assert code == 3
-    assert "waiting for pod asks to be scheduled" in told
-    assert "Could not be asked - persistentvolumes: " in told
-    assert "timers, backoff and mounts" in told
-    code, told = up.explain("pod/asks", "--kubeconfig", config)
+    assert "waiting for pod asks to be scheduled" in reported
+    assert "Not known - persistentvolumes: " in reported
+    assert "timers, backoff and mounts" in reported
+    code, reported = up.explain("pod/asks", "--kubeconfig", config)
     assert code == 3
-    assert "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector" in told
+    assert "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector" in reported
     assert up.explain("pvc/nix", "--kubeconfig", config) == (
         1,
         'volplane: persistentvolumeclaims "nix" not found',

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from msgspec import Struct
@@ -85,7 +86,7 @@ Runs = dict[Case, Future[Outcome]]
 def runs(request: pytest.FixtureRequest) -> Iterator[Runs]:
     """All crashes that were asked for, several at a time; each test waits for its own."""
     asked = (item for item in request.session.items if isinstance(item, pytest.Function))
-    wanted = [item.callspec.params["case"] for item in asked if "runs" in item.fixturenames]
+    wanted: list[Any] = [item.callspec.params["case"] for item in asked if "runs" in item.fixturenames]
     with ThreadPoolExecutor(WIDTH) as pool:
         yield {case: pool.submit(case.run) for case in wanted}
         pool.shutdown(cancel_futures=True)

@@ -67,8 +67,10 @@ def _work(share: list[Trial], results: Results, stopping: Event, apart: bool) ->
 @pytest.mark.parametrize("trial", [*AS_UP, *APART], ids=str)
 def test_a_role_dies_and_nothing_changes_in_the_end(standing: Runs, trial: Trial) -> None:
     outcome = standing.results[trial].result()
-    told = "\n".join([f"{trial.role or 'a role'} killed at {trial.name}:", *outcome.problems, outcome.log])
-    assert not outcome.problems, told
+    reported = "\n".join(
+        [f"{trial.role or 'a role'} killed at {trial.name}:", *outcome.problems, outcome.log]
+    )
+    assert not outcome.problems, reported
     assert outcome.died, "the point was not met"
 
 

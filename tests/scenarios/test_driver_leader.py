@@ -24,12 +24,12 @@ from tests.support.crash import history
 from tests.support.up import VOLPLANE, Up
 from volplane.api import codec
 from volplane.api.coordination import Lease, LeaseSpec
+from volplane.api.finalizers import PROVISIONING_INTENT_FINALIZER
 from volplane.base import clock
 from volplane.cloud.model import CloudVolume
 from volplane.cluster.data_directory import REGION
 from volplane.drivers import ebs
 from volplane.host import Host
-from volplane.sidecars.provisioner.provision_request import INTENT
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
 
@@ -171,8 +171,8 @@ def calls(up: Up, pod: str) -> Counter[Call]:
     """What a replica's driver was called for, as it has written it down itself."""
     found: Counter[Call] = Counter()
     for file in up.directory.glob(f"n/*/**/kube-system_{pod}_*/ebs-plugin/*.log"):
-        for method, told in re.findall(r"(\w+): called args=(\{.*\})", file.read_text()):
-            request = json.loads(told)
+        for method, reported in re.findall(r"(\w+): called args=(\{.*\})", file.read_text()):
+            request = json.loads(reported)
             found[method, request.get("name") or request.get("volume_id", "")] += 1
     return found
 
@@ -213,7 +213,7 @@ def are_asked_for(up: Up) -> bool:
         len(attachments) == len(OLD)
         and all(a["metadata"].get("finalizers") for a in attachments)
         and len(claims) == len(NEW)
-        and all(INTENT in c["metadata"].get("finalizers", []) for c in claims)
+        and all(PROVISIONING_INTENT_FINALIZER in c["metadata"].get("finalizers", []) for c in claims)
     )
 
 

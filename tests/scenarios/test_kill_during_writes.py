@@ -1,9 +1,9 @@
 """kill -9 of the API server in the middle of a thousand writes, fifty times on one data directory.
 
 A writer knows of each of its writes that it was acknowledged, or does not know what became of it. After every
-restart the first must be there exactly as told; of the second, only one of the two outcomes may be seen. The
-watchers live through all deaths: each goes on from the last revision that it has seen, and in the end has
-seen every change once, in order.
+restart the first must be there exactly as acknowledged; of the second, only one of the two outcomes may be
+seen. The watchers live through all deaths: each goes on from the last revision that it has seen, and in the
+end has seen every change once, in order.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Server:
             stderr=asyncio.subprocess.STDOUT,
         )
         assert self.process.stdout is not None
-        told = b""
+        reported = b""
         async with asyncio.timeout(PATIENCE):
-            while b"serving on" not in told:
+            while b"serving on" not in reported:
                 line = await self.process.stdout.readline()
-                assert line, told.decode()
-                told += line
+                assert line, reported.decode()
+                reported += line
         self.alive.set()
 
     def kill(self) -> None:
@@ -79,7 +79,7 @@ class Server:
         return web.HttpClient(address, ssl=context, headers=headers, max_connections=CONNECTIONS)
 
 
-class Told(Struct):
+class WriteOutcomes(Struct):
     """One object as its only writer knows it: states by revision, 0 for one that is not known to be."""
 
     # (revision, value), None for deleted: the last that was acknowledged, then perhaps one that is not sure.
@@ -103,14 +103,14 @@ class Writers:
     def __init__(self, http: web.HttpClient, namespace: str, dice: random.Random) -> None:
         self.http, self.namespace, self.dice = http, namespace, dice
         self.place = f"/api/v1/namespaces/{namespace}/configmaps"
-        self.told: dict[str, Told] = {f"m{n}": Told() for n in range(WRITES)}
+        self.outcomes: dict[str, WriteOutcomes] = {f"m{n}": WriteOutcomes() for n in range(WRITES)}
         self.revisions: list[int] = []
         self.acknowledged = 0
         self.enough = asyncio.Event()
         self.limit = dice.randrange(50, WRITES // 2)
 
     async def run(self) -> None:
-        plans = [(name, self.dice.random()) for name in self.told]
+        plans = [(name, self.dice.random()) for name in self.outcomes]
         async with asyncio.TaskGroup() as group:
             for name, chance in plans:
                 group.create_task(self._one(name, chance))
@@ -132,14 +132,14 @@ class Writers:
                 method, path, headers=headers, body=json.dumps(body).encode(), timeout=PATIENCE
             )
         except Lost:
-            self.told[name].unsure(value)
+            self.outcomes[name].unsure(value)
             return False
         assert answer.status in (200, 201), answer.body
-        told = json.loads(answer.body)
-        revision = int(told["metadata"].get("resourceVersion", 0)) if value is not None else 0
+        reported = json.loads(answer.body)
+        revision = int(reported["metadata"].get("resourceVersion", 0)) if value is not None else 0
         if revision:
             self.revisions.append(revision)
-        self.told[name].sure(revision, value)
+        self.outcomes[name].sure(revision, value)
         self.acknowledged += 1
         if self.acknowledged == self.limit:
             self.enough.set()
@@ -153,11 +153,11 @@ class Writers:
         found = {
             i["metadata"]["name"]: (int(i["metadata"]["resourceVersion"]), i["data"]["v"]) for i in items
         }
-        assert set(found) <= set(self.told), "an object that nobody wrote"
-        for name, told in self.told.items():
+        assert set(found) <= set(self.outcomes), "an object that was not written"
+        for name, reported in self.outcomes.items():
             revision, value = found.get(name, (0, None))
-            assert told.allows(revision, value), (
-                f"{self.namespace}/{name}: {told.states}, found {found.get(name)}"
+            assert reported.allows(revision, value), (
+                f"{self.namespace}/{name}: {reported.states}, found {found.get(name)}"
             )
 
 

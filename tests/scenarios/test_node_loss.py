@@ -199,14 +199,15 @@ def test_the_common_stuck_scenario_and_its_fix(
     up.describe("pod", pod, f'Multi-Attach error for volume "{volume}"')
     assert attached(up, volume) == {lost: True}
     # What keeps it, and what to do about it, without looking through five logs:
-    code, told = up.explain(f"pod/{pod}")
+    code, reported = up.explain(f"pod/{pod}")
     assert code == 3
     assert (
-        f"pod/default/{pod} waits: not free for {chosen}: attached to {lost}. {lost} has not answered" in told
+        f"pod/default/{pod} waits: cannot attach the volume to {chosen}: it is attached to {lost}. "
+        f"{lost} has been unreachable" in reported
     )
-    assert "counts as running there until somebody vouches that it does not" in told
-    assert "no proof that it is off" in told
-    assert f"kubectl delete node {lost}" in told
+    assert f"counts as running there until {lost} is ready again, is deleted, or is tainted" in reported
+    assert "not fenced: " in reported
+    assert f"kubectl delete node {lost}" in reported
     # Fix: kubectl delete node node-a
     up.kubectl("delete", "node", lost)
     # → AD controller sees no node-A → deletes VA for node-A → external-attacher can now attach to node-B
@@ -267,12 +268,12 @@ def _explained(up: Up, pod: str, volume: str, lost: str) -> None:
     up.wait("it is to run elsewhere", lambda: up.get("pod", pod)["spec"].get("nodeName", lost) != lost)
     up.describe("pod", pod, f'Multi-Attach error for volume "{volume}"')
     for what in (f"pod/{pod}", f"volumeattachment/{name}", f"node/{lost}"):
-        code, told = up.explain(what)
+        code, reported = up.explain(what)
         assert code == 3
-        assert f"{lost} is not ready and may still mount it" in told, told
-        assert re.search(r"detached by force in (\dm )?\d+s", told), told
-        assert "its instance i-" in told, told  # which is not known to be off
-        assert f"kubectl taint node {lost} node.kubernetes.io/out-of-service" in told, told
+        assert f"{lost} is not ready and may still have the volume mounted" in reported, reported
+        assert re.search(r"forced detach in (\dm )?\d+s", reported), reported
+        assert "instance i-" in reported, reported  # which is not known to be stopped
+        assert f"kubectl taint node {lost} node.kubernetes.io/out-of-service" in reported, reported
 
 
 def _attachments(up: Up, volume: str) -> list[str]:
@@ -296,8 +297,8 @@ def test_a_node_whose_instance_is_off_is_fenced_without_anybodys_word(
         up.wait("all replicas run elsewhere", lambda: moved(up, lost))
         _tell(record_property, "from the crash until all run elsewhere, by itself", began)
         assert fenced(up, lost)
-        code, told = up.explain(f"node/{lost}")
-        assert (code, "says the fencer: its cloud says that the machine is off" in told) == (3, True), told
+        code, reported = up.explain(f"node/{lost}")
+        assert (code, "by the fencer, because its instance is stopped" in reported) == (3, True), reported
         for pod, node in before.items():
             assert len(lives(up, pod)) == count[pod] + (node == lost)
     finally:

@@ -69,8 +69,8 @@ def test_a_story_of_separate_roles_ends_without_a_refusal() -> None:
         wait_until("the volume has grown", lambda: _has_grown(up), 60)
         up.kubectl("delete", "pvc", "--all", "--timeout=60s")
         wait_until("no volume is left", lambda: up.kubectl("get", "pv", "-o", "name") == "", 60)
-        told = up.kubectl("get", "--raw", "/metrics").splitlines()
-        refused = [line for line in told if "apiserver_request_total{" in line and _is_refusal(line)]
+        reported = up.kubectl("get", "--raw", "/metrics").splitlines()
+        refused = [line for line in reported if "apiserver_request_total{" in line and _is_refusal(line)]
         assert refused == []
         roles = {"system:kube-scheduler", "system:kube-controller-manager", "system:node:worker-1"}
         for role in sorted(roles):

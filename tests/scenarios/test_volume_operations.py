@@ -166,8 +166,8 @@ def test_a_snapshot_restores_what_was_there_when_it_was_taken(up: Up) -> None:
     run(up, "writer", "origin")
     before = write(up, "writer")
     up.apply(SNAPSHOT.format(name="moment", of="origin"))
-    told = ready(up, "moment")
-    assert told["restoreSize"] == "1Gi"
+    reported = ready(up, "moment")
+    assert reported["restoreSize"] == "1Gi"
     assert write(up, "writer") != before
     source = "{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: moment}"
     up.apply(claim("restored", "2Gi", dataSource=source))

@@ -146,9 +146,9 @@ def test_volumes_are_made_where_their_pods_go_and_a_full_zone_is_told(cluster: U
     up.wait_running("filler", PATIENCE)
     up.kubectl("scale", "statefulset", "db", "--replicas=1")
     full = "1 Insufficient cpu, 2 node(s) didn't match PersistentVolume's node affinity."
-    told = f"0/3 nodes are available: {full}"
+    reported = f"0/3 nodes are available: {full}"
     why = "1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."
-    wait_until("the pod says why", lambda: refusal(up, "db-0") == f"{told} {TAIL} {why}", PATIENCE)
+    wait_until("the pod says why", lambda: refusal(up, "db-0") == f"{reported} {TAIL} {why}", PATIENCE)
     up.kubectl("delete", "pod", "filler", "--timeout=60s")
     up.wait_running("db-0", PATIENCE)
     up.kubectl("delete", "statefulset", "db", "--timeout=60s")
@@ -166,12 +166,12 @@ def test_the_29th_volume_waits_for_a_slot(cluster: Up) -> None:
     up.wait_running("most", PATIENCE)
     up.wait_running("last", PATIENCE)
     pod_with(up, "late", "worker-1", ["c28"])
-    told = (
+    reported = (
         "0/3 nodes are available: 1 node(s) exceed max volume count, 2 node(s) didn't match Pod's node "
         f"affinity/selector. {TAIL} 1 No preemption victims found for incoming pod, 2 Preemption is not "
         "helpful for scheduling."
     )
-    wait_until("the pod says why", lambda: refusal(up, "late") == told, PATIENCE)
+    wait_until("the pod says why", lambda: refusal(up, "late") == reported, PATIENCE)
     up.kubectl("delete", "pod", "last", "--timeout=60s")
     up.wait_running("late", PATIENCE)
     up.kubectl("delete", "pod", "most", "late", "--timeout=60s")

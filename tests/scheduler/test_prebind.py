@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from volplane.api import codec
+from volplane.api.annotations import BIND_COMPLETED_ANNOTATION, SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
-from volplane.rules.binding import BIND_COMPLETED, SELECTED_NODE
 from volplane.scheduler.prebind import (
     BindingAborted,
     BindingInProgress,
@@ -19,9 +19,9 @@ from volplane.scheduler.prebind import (
 
 ZONE = "topology.kubernetes.io/zone"
 NODE = codec.convert(Node, {"metadata": {"name": "n1", "labels": {ZONE: "a"}}})
-HERE = {SELECTED_NODE: "n1"}
-DONE = {BIND_COMPLETED: "yes"}
-WAITS = BindingInProgress("waiting for the volume of claim c before going to n1")
+HERE = {SELECTED_NODE_ANNOTATION: "n1"}
+DONE = {BIND_COMPLETED_ANNOTATION: "yes"}
+WAITS = BindingInProgress("c")
 
 
 def claim(notes: dict[str, str], volume: str = "") -> PersistentVolumeClaim:
@@ -50,7 +50,7 @@ CASES = {
         BindingAborted('provisioning failed for PVC "c"'),
     ),
     "another node was selected": (
-        [ClaimBinding("c", claim({SELECTED_NODE: "n2"}))],
+        [ClaimBinding("c", claim({SELECTED_NODE_ANNOTATION: "n2"}))],
         BindingAborted('provisioning failed for PVC "c"'),
     ),
     "all notes are gone": (

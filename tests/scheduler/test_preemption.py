@@ -1,4 +1,4 @@
-"""Whom a pod pushes aside: never more than needed, never an equal, and the books are as they were."""
+"""Preemption: no more victims than needed, none of equal priority, and the node cache does not change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.scheduler.test_scheduler_plan import node, pod, world
+from tests.scheduler.test_scheduler_plan import make_snapshot, node, pod
 from volplane.api import codec
 from volplane.api.core import Node, Pod
 from volplane.api.policy import PodDisruptionBudget
@@ -28,14 +28,14 @@ placed_pods = st.lists(
 
 
 def node_cache_with(around: SchedulingSnapshot) -> object:
-    ledger = around.node_cache
-    return [(i.name, sorted(i.pods), +i.requested, dict(i.priorities), i.cpu, i.memory) for i in ledger.nodes]
+    cache = around.node_cache
+    return [(i.name, sorted(i.pods), +i.requested, dict(i.priorities), i.cpu, i.memory) for i in cache.nodes]
 
 
 def fits_without(around_nodes: list[Node], others: list[Pod], wanted: Pod, where: str) -> bool:
     only = [n for n in around_nodes if n.name == where]
     return isinstance(
-        decide(wanted, world(*only, *(p for p in others if p.spec.node_name == where))), Placement
+        decide(wanted, make_snapshot(*only, *(p for p in others if p.spec.node_name == where))), Placement
     )
 
 
@@ -51,7 +51,7 @@ def test_victims_are_lesser_needed_and_enough(
             room[where] -= size
             there.append(placed_pod(f"g{number}", where, size, value))
     wanted = placed_pod("wanted", "", cpu, priority)
-    around = world(*nodes, *there)
+    around = make_snapshot(*nodes, *there)
     before = node_cache_with(around)
     decision = decide(wanted, around)
     assert node_cache_with(around) == before
@@ -94,7 +94,7 @@ def test_a_budget_that_has_counted_an_eviction_is_not_broken_by_it_again() -> No
         },
     )
     labels = {"app": "x"}
-    plain = world(
+    plain = make_snapshot(
         node("n1"),
         node("n2"),
         placed_pod("counted", "n1", 3, 0, labels=labels),
@@ -112,7 +112,7 @@ def test_a_budget_that_has_counted_an_eviction_is_not_broken_by_it_again() -> No
 def test_of_equal_harm_the_pods_that_have_run_the_shortest_go() -> None:
     old = placed_pod("old", "n1", 3, 0, creationTimestamp="2026-01-01T00:00:00Z")
     young = placed_pod("young", "n2", 3, 0, creationTimestamp="2026-01-02T00:00:00Z")
-    decision = decide(placed_pod("wanted", "", 3, 1), world(node("n1"), node("n2"), old, young))
+    decision = decide(placed_pod("wanted", "", 3, 1), make_snapshot(node("n1"), node("n2"), old, young))
     assert isinstance(decision, Unschedulable)
     assert decision.evict is not None
     assert [v.name for v in decision.evict.victims] == ["young"]

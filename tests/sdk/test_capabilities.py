@@ -13,7 +13,7 @@ from volplane.sdk.capabilities import ServedCapabilities
 
 class Disks(Driver):
     name, version = "disks.example.com", "1.2"
-    claims: ClassVar[frozenset[str]] = frozenset(
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset(
         {"LIST_VOLUMES_PUBLISHED_NODES", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}
     )
 
@@ -54,8 +54,8 @@ def test_capabilities_follow_the_overridden_methods() -> None:
 
 def test_every_instance_speaks_for_the_whole_driver() -> None:
     class OnNodes(Driver):
-        claims = Disks.claims & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"}
-        elsewhere = frozenset({"CreateVolume", "ControllerExpandVolume"})
+        extra_capabilities = Disks.extra_capabilities & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"}
+        methods_elsewhere = frozenset({"CreateVolume", "ControllerExpandVolume"})
 
     offer = ServedCapabilities(OnNodes())
     assert offer.plugin() == ServedCapabilities(Disks()).plugin()
@@ -74,7 +74,7 @@ def test_a_driver_that_cannot_delete_what_it_creates_is_refused() -> None:
 
 def test_a_claim_that_csi_does_not_know_is_refused() -> None:
     class Boasting(Driver):
-        claims: ClassVar[frozenset[str]] = frozenset({"TELEPORT"})
+        extra_capabilities: ClassVar[frozenset[str]] = frozenset({"TELEPORT"})
 
     with pytest.raises(TypeError, match="TELEPORT"):
         ServedCapabilities(Boasting())

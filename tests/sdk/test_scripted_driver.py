@@ -56,7 +56,7 @@ async def test_each_outcome_is_used_by_one_call() -> None:
     assert await held is Code.INTERNAL
     assert await code(caller, order("d")) is Code.OK
     assert await code(caller, order("a", size=1)) is Code.ALREADY_EXISTS
-    assert len(driver.called("CreateVolume")) == 7
+    assert len(driver.requests_of("CreateVolume")) == 7
     await caller.close()
 
 

@@ -93,7 +93,7 @@ async def test_two_targets_run_side_by_side_and_the_volume_is_theirs_meanwhile(t
         group.create_task(channel.call("NodePublishVolume", publish("/a")))
         group.create_task(channel.call("NodePublishVolume", publish("/b")))
         assert {await driver.began.get(), await driver.began.get()} == {"/a", "/b"}
-        with pytest.raises(CallError, match="another operation on v is under way") as caught:
+        with pytest.raises(CallError, match="another operation on v is in progress") as caught:
             await channel.call("NodeExpandVolume", EXPAND)
         assert caught.value.code is Code.ABORTED
         driver.go.set()

@@ -90,8 +90,8 @@ def test_every_call_of_csi_can_be_overridden() -> None:
 
 def test_the_services_are_named() -> None:
     service = v1.PluginCapability.Service
-    told = [c.service.type for c in ServedCapabilities(Groups()).plugin().capabilities]
-    assert told == [service.GROUP_CONTROLLER_SERVICE, service.SNAPSHOT_METADATA_SERVICE]
+    types = [c.service.type for c in ServedCapabilities(Groups()).plugin().capabilities]
+    assert types == [service.GROUP_CONTROLLER_SERVICE, service.SNAPSHOT_METADATA_SERVICE]
     (only,) = ServedCapabilities(Groups()).group().capabilities
     assert only.rpc.type == v1.GroupControllerServiceCapability.RPC.CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
 
@@ -118,9 +118,9 @@ async def test_groups_over_a_socket(tmp_path: Path) -> None:
         with pytest.raises(CallError) as caught:
             await channel.call("GetVolumeGroupSnapshot", get)
         assert caught.value.code is Code.NOT_FOUND
-        nobody = v1.CreateVolumeGroupSnapshotRequest(name="h")
+        empty = v1.CreateVolumeGroupSnapshotRequest(name="h")
         with pytest.raises(CallError, match="source_volume_ids is missing"):
-            await channel.call("CreateVolumeGroupSnapshot", nobody)
+            await channel.call("CreateVolumeGroupSnapshot", empty)
 
 
 @pytest.mark.parametrize("way", ["socket", "memory"])

@@ -71,9 +71,9 @@ async def test_the_driver_serves_and_names_what_it_offers(program: Path, tmp_pat
         async with CsiChannel(socket) as channel:
             info = await channel.call("GetPluginInfo", v1.GetPluginInfoRequest())
             assert info.name == "directories.example.com"
-            told = await channel.call("ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest())
+            reply = await channel.call("ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest())
             rpc = v1.ControllerServiceCapability.RPC
-            offered = [c.rpc.type for c in told.capabilities]
+            offered = [c.rpc.type for c in reply.capabilities]
             assert offered == [rpc.CREATE_DELETE_VOLUME, rpc.CREATE_DELETE_SNAPSHOT]
     finally:
         await end(process)

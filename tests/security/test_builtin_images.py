@@ -1,11 +1,13 @@
-"""Built-in images lend nobody their power: the cloud account, mounts of the machine, the API server."""
+"""Built-in images do not lend their privileges: the cloud account, the machine's mounts, the API server."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from msgspec import structs
 
 from tests.loops.inprocess import until, world
 from tests.node.node_env import node_env
+from tests.security.test_csi_replies import raw_driver
 from tests.support.up import Up
 from volplane.api.core import (
     Namespace,
@@ -26,17 +29,22 @@ from volplane.api.errors import Forbidden
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
 from volplane.api.storage import StorageClass
-from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.auth.authorize import Attributes
 from volplane.apiserver.strategy import RequestUser
-from volplane.cluster.builtin_images import ImageDeps, builtin_images, service_account_client
+from volplane.cluster.builtin_images import ImageDeps, _resolve_socket, builtin_images, service_account_client
 from volplane.cluster.sidecar_clients import account_client
 from volplane.cluster.sidecar_roles import find_grants
+from volplane.csi import v1
+from volplane.csi.client import CsiChannel
+from volplane.csi.outcome import CallError, Code
 from volplane.drivers import ebs
 from volplane.host import Host, NodePaths
 from volplane.node.containers.base import ContainerSpec, ImageNotAllowed, Mount
 from volplane.node.containers.task import TaskContext, TaskRuntime
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.image_permissions import service_account_user
+from volplane.sidecars.attacher import AttacherOptions
+from volplane.web.client import HttpClient
 
 TENANT = "tenant"
 ENDPOINT = "--endpoint=unix:///s/csi.sock"
@@ -136,6 +144,14 @@ def events(up: Up, name: str) -> list[tuple[str, str]]:
     return [(e["reason"], e["message"]) for e in found]
 
 
+def event(up: Up, name: str, reason: str) -> str:
+    return dict(events(up, name)).get(reason, "")
+
+
+def is_ready(up: Up, name: str) -> bool:
+    return bool(statuses(up, name)[0]["ready"])
+
+
 def sockets(up: Up, name: str) -> list[Path]:
     uid = up.get("pod", name, "-n", TENANT)["metadata"]["uid"]
     return list((up.directory / "n/1/pods" / uid / "volumes/kubernetes.io~empty-dir").glob("*/*"))
@@ -147,12 +163,12 @@ def test_a_tenant_does_not_get_a_driver_by_naming_its_image(up: Up) -> None:
     apply(up, *(pod(name, image, args) for name, (image, args, _) in ATTEMPTS.items()))
     for name, (_, _, known) in ATTEMPTS.items():
         if not known:  # whatever runs in its place is an ordinary container
-            up.wait(f"{name} is tried", lambda name=name: "ImageNotAvailable" in dict(events(up, name)))
+            up.wait(f"{name} is tried", partial(event, up, name, "ImageNotAvailable"))
         else:
-            up.wait(f"{name} is refused", lambda name=name: is_refused(up, name))
-            told = up.wait("it is told why", lambda name=name: dict(events(up, name)).get("Failed"))
-            assert f'service account "tenant/default" may not use the built-in image "{known}"' in told
-            assert 'verb "use" on resource "builtinimages" in API group "volplane.dev"' in told
+            up.wait(f"{name} is refused", partial(is_refused, up, name))
+            reported = up.wait("an event has the reason", partial(event, up, name, "Failed"))
+            assert f'service account "tenant/default" may not use the built-in image "{known}"' in reported
+            assert 'verb "use" on resource "builtinimages" in API group "volplane.dev"' in reported
         assert sockets(up, name) == [], name
     up.kubectl("delete", "pods", "--all", "-n", TENANT)
 
@@ -172,7 +188,7 @@ def test_neither_as_an_init_container_nor_as_an_ephemeral_one(up: Up) -> None:
     up.wait("it runs", lambda: statuses(up, "later")[0]["ready"])
     up.kubectl("patch", "pod", "later", "-n", TENANT, "--subresource=ephemeralcontainers", "-p", patch)
     for name in ("first", "forever", "later"):
-        up.wait(f"{name} is refused", lambda name=name: is_refused(up, name, "plugin"))
+        up.wait(f"{name} is refused", partial(is_refused, up, name, "plugin"))
         assert sockets(up, name) == [], name
     up.kubectl("delete", "pods", "--all", "-n", TENANT)
 
@@ -189,10 +205,10 @@ def test_an_account_that_may_use_the_image_runs_it_and_only_privileged_on_the_ho
     up.wait("it is refused", lambda: is_refused(up, "waiting"))
     apply(up, *role("tenant-ebs", "ebs-plugin"), weak, strong)
     for name in ("waiting", "strong"):
-        up.wait(f"{name} runs", lambda name=name: statuses(up, name)[0]["ready"])
+        up.wait(f"{name} runs", partial(is_ready, up, name))
     up.wait("it is refused", lambda: is_refused(up, "weak"))
-    told = up.wait("it is told why", lambda: dict(events(up, "weak")).get("Failed"))
-    assert 'container "c" is not privileged' in told
+    reported = up.wait("an event has the reason", partial(event, up, "weak", "Failed"))
+    assert 'container "c" is not privileged' in reported
     assert sockets(up, "weak") == []
     up.kubectl("delete", "clusterrole/tenant-ebs", "clusterrolebinding/tenant-ebs")
     up.kubectl("delete", "pods", "--all", "-n", TENANT)
@@ -308,7 +324,7 @@ async def test_a_sidecar_whose_account_loses_a_right_is_asked_to_end(right: str)
         user = RequestUser(*service_account_user(TENANT, "default"))
 
         async def may(verb: str, plural: str) -> bool:
-            return w.core.authority.allows(user, AuthorizationAttributes(verb, plural=plural))
+            return w.core.authorizer.allows(user, Attributes(verb, plural=plural))
 
         await until(lambda: may(verbs[0], resource))
         at = context()
@@ -316,7 +332,7 @@ async def test_a_sidecar_whose_account_loses_a_right_is_asked_to_end(right: str)
             assert (client.cache(Secret) is w.caches.get(Secret)) is (resource == "secrets")
             role = await admin.get(ClusterRole, "r")
             await admin.update(structs.replace(role, rules=(rule,)))  # the one that it does not need
-            await until(lambda: lost(may("get", "configmaps")))
+            await until(lambda: is_lost(may("get", "configmaps")))
             await asyncio.sleep(0)
             assert not at.stop.is_set()
             await admin.delete(ClusterRoleBinding, "r")
@@ -325,7 +341,7 @@ async def test_a_sidecar_whose_account_loses_a_right_is_asked_to_end(right: str)
         assert not w.core.rbac.on_change
 
 
-async def lost(right: Awaitable[bool]) -> bool:
+async def is_lost(right: Awaitable[bool]) -> bool:
     return not await right
 
 
@@ -429,6 +445,110 @@ async def test_a_built_in_image_talks_to_the_api_server_of_its_node() -> None:
         await here.wait_until_ready()
     asked = {name: seen[0][name] for name in elsewhere}
     assert asked == {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443", "OWN": "x"}
+
+
+# --- sidecars: the driver's socket of their container alone
+
+
+@asynccontextmanager
+async def two_drivers(tmp_path: Path) -> AsyncIterator[tuple[Path, Path, list[str]]]:
+    """The volume of a pod, another driver's socket outside of it, and the calls that the other one gets."""
+    volume, machine = tmp_path / "volume", tmp_path / "machine"
+    volume.mkdir()
+    machine.mkdir()
+    calls: list[str] = []
+
+    def answer(method: str) -> bytes:
+        calls.append(method)
+        return reply_as("other", method)
+
+    async with raw_driver(machine) as (other, socket):
+        other.reply = answer
+        yield volume, Path(socket), calls
+
+
+@asynccontextmanager
+async def own_driver(volume: Path) -> AsyncIterator[None]:
+    async with raw_driver(volume) as (own, _):
+        own.reply = lambda method: reply_as("own", method)
+        yield
+
+
+def reply_as(name: str, method: str) -> bytes:
+    return v1.GetPluginInfoResponse(name=name).SerializeToString() if method == "GetPluginInfo" else b""
+
+
+async def test_a_sidecar_does_not_follow_a_link_in_the_place_of_its_socket(tmp_path: Path) -> None:
+    async with two_drivers(tmp_path) as (volume, outside, calls):
+        at = context(Mount(str(volume), "/s"))
+        options, open_socket = _resolve_socket(at, AttacherOptions(csi_address="/s/csi.sock"))
+        async with CsiChannel(options.csi_address, open_socket=open_socket) as channel:
+            async with own_driver(volume):
+                await channel.ready(10)
+                assert (await channel.call("GetPluginInfo", v1.GetPluginInfoRequest())).name == "own"
+            (volume / "csi.sock").unlink(missing_ok=True)
+            (volume / "csi.sock").symlink_to(outside)
+            for _ in range(3):
+                with pytest.raises(CallError) as refused:
+                    await channel.call("GetPluginInfo", v1.GetPluginInfoRequest())
+                assert refused.value.code is Code.UNAVAILABLE
+            with pytest.raises(TimeoutError):
+                await channel.ready(0.2)
+            assert calls == []
+            (volume / "csi.sock").unlink()
+            async with own_driver(volume):  # the driver is back: the first call reaches it
+                await channel.ready(10)
+                assert (await channel.call("GetPluginInfo", v1.GetPluginInfoRequest())).name == "own"
+
+
+async def test_a_sidecar_does_not_follow_a_link_in_the_place_of_its_sockets_directory(tmp_path: Path) -> None:
+    async with two_drivers(tmp_path) as (volume, outside, calls):
+        at = context(Mount(str(volume), "/s"))
+        (volume / "run").mkdir()
+        options, open_socket = _resolve_socket(at, AttacherOptions(csi_address="/s/run/csi.sock"))
+        (volume / "run").rmdir()
+        (volume / "run").symlink_to(outside.parent)
+        async with CsiChannel(options.csi_address, open_socket=open_socket) as channel:
+            with pytest.raises(CallError, match="leads out of the volume"):
+                await channel.call("GetPluginInfo", v1.GetPluginInfoRequest())
+        assert calls == []
+
+
+async def test_a_liveness_probe_does_not_ask_another_driver(tmp_path: Path) -> None:
+    host = Host()
+    tasks = TaskRuntime(
+        builtin_images(ImageDeps(service_account_client, host, ebs.AwsAccount(), {}, "")),
+        NodePaths(str(tmp_path), identity=True),
+    )
+    async with two_drivers(tmp_path) as (volume, outside, calls), own_driver(volume):
+        spec = ContainerSpec(
+            id="pod_probe_0",
+            name="probe",
+            image="volplane/livenessprobe",
+            args=("--csi-address=/s/csi.sock", "--health-port=9808"),
+            mounts=(Mount(str(volume), "/s"),),
+            log_path=str(tmp_path / "log"),
+        )
+        try:
+            await tasks.start(spec)
+
+            async def find_port() -> int:
+                port = tasks.port("pod", 9808)
+                return 0 if port == 9808 else port
+
+            port = await until(find_port)
+            http = HttpClient(f"http://127.0.0.1:{port}")
+            try:
+                assert (await http.request("GET", "/healthz")).status == 200
+                (volume / "csi.sock").unlink()
+                (volume / "csi.sock").symlink_to(outside)
+                assert (await http.request("GET", "/healthz")).status == 500
+            finally:
+                await http.close()
+            assert calls == []
+        finally:
+            await tasks.close()
+            await host.close()
 
 
 REGISTRATION = [

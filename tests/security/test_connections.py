@@ -1,4 +1,4 @@
-"""Connections: those of nobody make room for others, and no client may keep the server waiting."""
+"""Connections: unauthenticated ones are dropped first, and no client can block the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ import pytest
 from tests.support.up import VOLPLANE, wait_until
 from volplane.loops.health import health
 from volplane.web import BadAddress, HttpServer, Request, Response, ServerLimits, serve
-from volplane.web import server as server_module
+from volplane.web.limits import MAX_LARGE_BODIES
+from volplane.web.server import SWEEP
 
 MOST = 40  # connections of the servers here
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -31,7 +32,7 @@ KNOWN = b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\n\r\n"
 
 
 class Handler:
-    """Knows whoever shows a token; answers with what it was asked."""
+    """Authenticates clients with a token, and echoes the request."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -114,7 +115,7 @@ async def test_connections_of_nobody_are_dropped_oldest_first() -> None:
         wires(server, MOST // 4) as first,
     ):
         assert await ask(first[0], KNOWN) == 200
-        assert await ask(first[1], GET) == 200  # who has only asked is still nobody
+        assert await ask(first[1], GET) == 200  # a request without a token does not authenticate
         async with wires(server, MOST // 2) as later:
             assert await ask(later[-1], GET) == 200
             async with asyncio.timeout(10):
@@ -159,7 +160,7 @@ async def test_a_user_who_holds_all_connections_makes_room_for_others() -> None:
 async def test_who_sends_a_byte_at_a_time_is_cut_off(first: bytes, drop: bytes) -> None:
     async with serving(Handler(), ServerLimits()) as server, wires(server, 1) as ((reader, writer),):
         writer.write(first)
-        longest = server.limits.body_start + 3 * server_module.SWEEP
+        longest = server.limits.body_start + 3 * SWEEP
         for _ in range(int(longest)):
             writer.write(drop)
             await asyncio.sleep(1)
@@ -181,7 +182,7 @@ async def test_a_large_body_that_makes_progress_is_waited_for() -> None:
 
 
 async def test_only_some_large_bodies_of_nobody_are_gathered_at_a_time() -> None:
-    most = server_module.MAX_LARGE_BODIES
+    most = MAX_LARGE_BODIES
     async with (
         serving(Handler(), ServerLimits(connections=500)) as server,
         wires(server, most + 8) as sending,
@@ -279,7 +280,7 @@ async def test_a_line_without_end_is_refused_before_it_fills_the_memory(endless:
     async with serving(Handler(), ServerLimits()) as server, wires(server, 1) as (wire,):
         wire[1].write(endless)
         sent = 0
-        with suppress(ConnectionError):  # whoever goes on sending may not hear why
+        with suppress(ConnectionError):  # a client that goes on sending may not get the response
             while sent < 20_000_000 and not wire[0].at_eof():
                 wire[1].write(b"a" * 50_000)
                 sent += 50_000
@@ -364,18 +365,18 @@ class ApiServer:
         wire.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n{who}\r\n".encode())
         text = b""
         while b"\r\n\r\n" not in text:
-            text += _received(wire)
+            text += _receive(wire)
         head, _, body = text.partition(b"\r\n\r\n")
         length = int(re.search(rb"Content-Length: (\d+)", head)[1])  # type: ignore[index]
         while len(body) < length:
-            body += _received(wire)
+            body += _receive(wire)
         return head.split()[1] + b" " + body
 
     def status(self) -> bytes:
         with self.secure() as wire:
             return self.ask(wire, "/api/v1/namespaces")[:3]
 
-    def dropped(self, reason: str) -> float:
+    def count_dropped(self, reason: str) -> float:
         with self.secure() as wire:
             text = self.ask(wire, "/metrics").decode()
         found = re.search(rf'volplane_connections_dropped_total{{reason="{reason}"}} (\S+)', text)
@@ -385,7 +386,7 @@ class ApiServer:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
-def _received(wire: ssl.SSLSocket) -> bytes:
+def _receive(wire: ssl.SSLSocket) -> bytes:
     if not (data := wire.recv(65536)):
         raise ConnectionError("the server has closed the connection")
     return data
@@ -420,7 +421,7 @@ def test_idle_and_unfinished_handshakes_do_not_keep_clients_out() -> None:
         wait_until("the oldest are dropped", lambda: count_open(raw) == 0)
         assert count_open(list(secure)) <= MOST // 4
         assert server.ask(known, "/api/v1/namespaces").startswith(b"200")
-        assert server.dropped("unauthenticated") >= 150
+        assert server.count_dropped("unauthenticated") >= 150
 
 
 def test_a_server_without_descriptors_goes_on_with_those_it_knows() -> None:
@@ -434,7 +435,7 @@ def test_a_server_without_descriptors_goes_on_with_those_it_knows() -> None:
         wait_until("somebody new gets in", lambda: server.status() == b"200")
         wait_until("idle ones are dropped", lambda: count_open(idle) <= 6)
         assert server.ask(known, "/api/v1/namespaces").startswith(b"200")
-        assert server.dropped("descriptors") >= 1
+        assert server.count_dropped("descriptors") >= 1
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
         assert server.status() == b"200"
 

@@ -1,4 +1,4 @@
-"""Traps in a container's root: whoever springs one has no more power than the container itself.
+"""Traps in a container's root: a process that triggers one has only the container's privileges.
 
 Each trap lies where something that makes or enters the container might look: a library that the C library
 loads for a user's name, a codec for a traceback, a pipe in the place of a device. It comes as a volume, so
@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.containers.conftest import Room
+from tests.containers.conftest import RuntimeEnv
 from volplane.host import mounts
 from volplane.node.containers import launcher_client
 from volplane.node.containers.base import DEFAULT_CAPABILITIES, Mount, StartFailed
@@ -65,7 +65,7 @@ __attribute__((constructor)) static void spring(void) {
 class Trapped:
     """A room with a place for traps and one for the marks they leave."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: RuntimeEnv) -> None:
         self.room = room
         self.mark = room.path / "mark"
         self.mark.mkdir()
@@ -97,22 +97,22 @@ class Trapped:
         return self.room.spec(*command, mounts=tuple(self.mounts), **more)
 
     def sprung(self) -> list[int]:
-        """The capabilities of everybody who has sprung a trap; -1 for one whom /proc does not show."""
+        """The capabilities of the processes that triggered a trap; -1 if /proc does not show them."""
         path = self.mark / "sprung"
         lines = path.read_text().splitlines() if path.exists() else []
         return [int(line.split()[1], 16) if line.startswith("CapEff") else -1 for line in lines]
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
+def room(tmp_path: Path) -> Iterator[RuntimeEnv]:
     tmp_path.chmod(0o755)
-    yield Room(tmp_path)
+    yield RuntimeEnv(tmp_path)
     for entry in mounts.read_table().under(str(tmp_path)):
         mounts.unmount(entry.target, detach=True)
 
 
 @pytest.fixture
-def trapped(room: Room) -> Trapped:
+def trapped(room: RuntimeEnv) -> Trapped:
     return Trapped(room)
 
 
@@ -161,12 +161,12 @@ ROOT = {"CapInh": 0, "CapPrm": DEFAULT, "CapEff": DEFAULT, "CapBnd": DEFAULT, "C
 async def run_trapped(trapped: Trapped, **more: Any) -> dict[str, str]:
     """Start a container and enter it, by a pipe and by a terminal; the status of its command."""
     room = trapped.room
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         spec = trapped.spec("sh", "-c", "cat /proc/self/status; exec sleep 1000", **more)
         async with asyncio.timeout(30):
             state = await runtime.start(spec)
             assert state.running, state
-            await room.said("Seccomp:")
+            await room.wait_for_output("Seccomp:")
             first = status_of(read(f"/proc/{state.pid}/status"))
             code, text = await room.run_in(runtime, "one", "cat", "/proc/self/status")
             assert code == 0
@@ -226,7 +226,7 @@ def plant_gconv(trapped: Trapped, library: bytes) -> None:
 
 
 def plant_locale(trapped: Trapped, library: bytes) -> None:
-    """A reader of these would be held up for ever."""
+    """Reading these would block for ever."""
     for path in ("/usr/lib/locale/locale-archive", "/usr/lib/locale/C.utf8/LC_MESSAGES/SYS_LC_MESSAGES"):
         trapped.special(path, os.mkfifo)
     trapped.special("/usr/share/locale/locale.alias", os.mkfifo)
@@ -341,7 +341,7 @@ async def test_no_error_inside_a_container_imports_its_code(trapped: Trapped, pl
     plant(trapped)
     trapped.place("/dev/pts", lambda path: None)
     room = trapped.room
-    async with room.emptied() as runtime, asyncio.timeout(30):
+    async with room.temporary_runtime() as runtime, asyncio.timeout(30):
         await runtime.start(trapped.spec("sleep", "1000", workdir="/srv/app"))
         with pytest.raises(CannotExec, match="terminal"):
             await runtime.exec("one", ("cat",), tty=True)
@@ -407,7 +407,7 @@ async def test_a_passwd_file_behind_a_link_is_not_read(trapped: Trapped, target:
 
 async def test_a_passwd_file_says_which_group_a_user_has_and_where_it_is_at_home(trapped: Trapped) -> None:
     trapped.file(f"bad:x:{USER}\nu:x:{USER}:77:A User:/home/u:/bin/sh\n", "/etc/passwd")
-    async with trapped.room.emptied() as runtime:
+    async with trapped.room.temporary_runtime() as runtime:
         await runtime.start(trapped.spec("sh", "-c", "echo $(id -g) $HOME", user=USER))
         assert (await runtime.wait("one")).exit_code == 0
     assert trapped.room.output() == ["77 /home/u"]
@@ -439,7 +439,7 @@ TERMINALS: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("make", TERMINALS.values(), ids=TERMINALS)
 async def test_what_lies_in_the_place_of_a_terminal_is_none(trapped: Trapped, make: Any) -> None:
     trapped.place("/dev", fill_dev(make))
-    async with trapped.room.emptied() as runtime, asyncio.timeout(30):
+    async with trapped.room.temporary_runtime() as runtime, asyncio.timeout(30):
         await runtime.start(trapped.spec("sleep", "1000"))
         with pytest.raises(CannotExec, match="cannot open a terminal"):
             await runtime.exec("one", ("cat",), tty=True)
@@ -459,7 +459,7 @@ async def test_a_volume_is_not_mounted_through_a_link_of_another_one(trapped: Tr
     trapped.place("/links", lambda path: make_link(target)(path / "x"))
     trapped.mounts.append(Mount(str(trapped.mark), "/links/x"))
     trapped.mounts.append(Mount(str(trapped.mark), "/links/x/deeper"))
-    async with trapped.room.emptied() as runtime, asyncio.timeout(30):
+    async with trapped.room.temporary_runtime() as runtime, asyncio.timeout(30):
         with pytest.raises(StartFailed, match=r"cannot mount .* at /links/x"):
             await runtime.start(trapped.spec("true"))
 
@@ -468,7 +468,7 @@ async def test_a_volume_is_not_mounted_through_a_link_of_another_one(trapped: Tr
 async def test_nothing_is_mounted_in_proc(trapped: Trapped, target: str) -> None:
     trapped.place("/links", lambda path: make_link("../proc/sys")(path / "x"))
     trapped.mounts.append(Mount(str(trapped.mark), target))
-    async with trapped.room.emptied() as runtime, asyncio.timeout(30):
+    async with trapped.room.temporary_runtime() as runtime, asyncio.timeout(30):
         with pytest.raises(StartFailed, match=f"cannot mount .* at {target}: "):
             await runtime.start(trapped.spec("true"))
 
@@ -476,7 +476,7 @@ async def test_nothing_is_mounted_in_proc(trapped: Trapped, target: str) -> None
 async def test_a_link_that_leads_out_of_a_volume_leads_to_the_containers_own_root(trapped: Trapped) -> None:
     trapped.place("/links", lambda path: make_link("../../../../../opt")(path / "x"))
     trapped.file("inside\n", "/links/x/escaped/file")
-    async with trapped.room.emptied() as runtime:
+    async with trapped.room.temporary_runtime() as runtime:
         await runtime.start(trapped.spec("cat", "/opt/escaped/file"))
         assert (await runtime.wait("one")).exit_code == 0
     assert trapped.room.output() == ["inside"]
@@ -488,7 +488,7 @@ async def test_a_working_directory_is_not_found_through_a_link_to_somewhere_else
     trapped: Trapped, target: str
 ) -> None:
     trapped.place("/links", lambda path: make_link(target)(path / "x"))
-    async with trapped.room.emptied() as runtime, asyncio.timeout(30):
+    async with trapped.room.temporary_runtime() as runtime, asyncio.timeout(30):
         with pytest.raises(StartFailed, match="cannot use working directory /links/x"):
             await runtime.start(trapped.spec("true", workdir="/links/x"))
         await runtime.start(trapped.spec("sleep", "1000", workdir="/links/new"))
@@ -510,11 +510,9 @@ PROGRAMS = {
 @pytest.mark.parametrize("make", PROGRAMS.values(), ids=PROGRAMS)
 async def test_a_program_that_is_none_is_not_waited_for(trapped: Trapped, make: Any) -> None:
     trapped.place("/programs", lambda path: make(path / "x"))
-    async with trapped.room.emptied() as runtime, asyncio.timeout(30):
-        for number, more in enumerate(
-            ({"command": "/programs/x"}, {"command": "x", "env": {"PATH": "/programs"}})
-        ):
-            spec = trapped.spec(more["command"], id=f"c{number}", env=more.get("env", {}))
+    async with trapped.room.temporary_runtime() as runtime, asyncio.timeout(30):
+        for number, (command, env) in enumerate((("/programs/x", {}), ("x", {"PATH": "/programs"}))):
+            spec = trapped.spec(command, id=f"c{number}", env=env)
             state = await runtime.start(spec)
             assert (state.running, state.exit_code, state.reason) == (False, 126, "StartError")
         await runtime.start(trapped.spec("sleep", "1000"))
@@ -524,9 +522,9 @@ async def test_a_program_that_is_none_is_not_waited_for(trapped: Trapped, make: 
 
 
 async def test_a_command_has_its_three_streams_and_nothing_else(trapped: Trapped) -> None:
-    async with trapped.room.emptied() as runtime:
+    async with trapped.room.temporary_runtime() as runtime:
         await runtime.start(trapped.spec("sh", "-c", "ls /proc/self/fd; exec sleep 1000"))
-        await trapped.room.said("3")
+        await trapped.room.wait_for_output("3")
         assert trapped.room.output() == ["0", "1", "2", "3"]  # the last one is what lists them
         assert await trapped.room.run_in(runtime, "one", "ls", "/proc/self/fd") == (0, "0\n1\n2\n3\n")
         await runtime.stop("one", 0)
@@ -535,7 +533,7 @@ async def test_a_command_has_its_three_streams_and_nothing_else(trapped: Trapped
 async def test_the_first_process_shows_nothing_of_itself(trapped: Trapped) -> None:
     names = "root/etc/passwd exe fd/0 mem environ maps ns/mnt"
     script = f"for name in {names}; do head -c 1 /proc/1/$name > /dev/null 2>&1 && echo $name; done"
-    async with trapped.room.emptied() as runtime:
+    async with trapped.room.temporary_runtime() as runtime:
         for id, user in (("one", None), ("two", USER)):
             await runtime.start(trapped.spec("sh", "-c", f"{script}; ls -A /proc/1/cwd/", id=id, user=user))
             assert (await runtime.wait(id)).exit_code != 0

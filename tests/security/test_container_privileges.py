@@ -1,4 +1,4 @@
-"""What a container's spec says about its privileges is what its command has, no more and no less."""
+"""A container's command has exactly the privileges of its spec."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.containers.conftest import Room
+from tests.containers.conftest import RuntimeEnv
 from volplane.host import mounts
 from volplane.node.containers.base import DEFAULT_CAPABILITIES, Mount, StartFailed
 from volplane.node.containers.launcher import identity
@@ -24,9 +24,9 @@ CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
+def room(tmp_path: Path) -> Iterator[RuntimeEnv]:
     tmp_path.chmod(0o755)
-    yield Room(tmp_path)
+    yield RuntimeEnv(tmp_path)
     for entry in mounts.read_table().under(str(tmp_path)):
         mounts.unmount(entry.target, detach=True)
 
@@ -43,9 +43,9 @@ def status_of(text: str) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
 
 
-async def run(room: Room, script: str, **more: Any) -> list[str]:
-    """What a script says, in a container and in one that is entered; both have to say the same."""
-    async with room.emptied() as runtime:
+async def run(room: RuntimeEnv, script: str, **more: Any) -> list[str]:
+    """The output of a script as the container's command and by exec; both must be equal."""
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.shell(f"({script}) 2>&1", **more))
         await runtime.wait("one")
         await runtime.start(room.spec("sleep", "1000", id="two", **more))
@@ -55,7 +55,7 @@ async def run(room: Room, script: str, **more: Any) -> list[str]:
     return room.output()
 
 
-async def status(room: Room, **more: Any) -> dict[str, str]:
+async def status(room: RuntimeEnv, **more: Any) -> dict[str, str]:
     return status_of(
         "\n".join(await run(room, "grep -E '^(Cap|NoNew|Uid|Seccomp:)' /proc/self/status", **more))
     )
@@ -70,7 +70,7 @@ async def status(room: Room, **more: Any) -> dict[str, str]:
         (("CAP_CHOWN", "CAP_SYS_TIME", "CAP_NO_SUCH"), ("CAP_CHOWN", "CAP_SYS_TIME")),
     ],
 )
-async def test_a_container_has_the_capabilities_of_its_spec(room: Room, names: Any, held: Any) -> None:
+async def test_a_container_has_the_capabilities_of_its_spec(room: RuntimeEnv, names: Any, held: Any) -> None:
     found = await status(room, capabilities=names)
     wanted = mask(held)
     assert {name: int(found[name], 16) for name in CAPABILITIES} == {
@@ -82,14 +82,14 @@ async def test_a_container_has_the_capabilities_of_its_spec(room: Room, names: A
     }
 
 
-async def test_another_user_than_root_has_none_and_can_get_those_of_the_spec(room: Room) -> None:
+async def test_another_user_than_root_has_none_and_can_get_those_of_the_spec(room: RuntimeEnv) -> None:
     found = await status(room, user=1234, capabilities=("CAP_NET_ADMIN",))
     assert int(found["CapPrm"], 16) == int(found["CapEff"], 16) == 0
     assert int(found["CapBnd"], 16) == mask(("CAP_NET_ADMIN",))
     assert found["Uid"].split() == ["1234"] * 4
 
 
-async def test_a_privileged_container_has_all_that_the_node_has(room: Room) -> None:
+async def test_a_privileged_container_has_all_that_the_node_has(room: RuntimeEnv) -> None:
     found = await status(room, privileged=True, capabilities=(), seccomp="not looked at")
     own = status_of(read("/proc/self/status"))
     assert found["CapEff"] == own["CapEff"]
@@ -101,14 +101,14 @@ def test_the_launcher_has_the_same_default_as_the_node() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-async def test_new_privileges_are_forbidden_where_the_spec_says_so(room: Room, asked: bool) -> None:
+async def test_new_privileges_are_forbidden_where_the_spec_says_so(room: RuntimeEnv, asked: bool) -> None:
     assert (await status(room, no_new_privs=asked))["NoNewPrivs"] == str(int(asked))
 
 
 # --- files
 
 
-async def test_a_read_only_root_has_writable_volumes(room: Room) -> None:
+async def test_a_read_only_root_has_writable_volumes(room: RuntimeEnv) -> None:
     volume = room.path / "volume"
     volume.mkdir()
     script = "touch /x /tmp/x /etc/x /usr/x; touch /data/x && echo written; pwd"
@@ -129,7 +129,7 @@ SECRET = (
 )
 
 
-async def test_a_container_does_not_see_the_machines_secrets(room: Room) -> None:
+async def test_a_container_does_not_see_the_machines_secrets(room: RuntimeEnv) -> None:
     own = room.path / "own"
     own.write_text("key\n")
     script = (
@@ -140,13 +140,13 @@ async def test_a_container_does_not_see_the_machines_secrets(room: Room) -> None
     assert [line for line in said if line not in SECRET] == ["id", "key"]
 
 
-async def test_of_the_home_of_root_only_the_interpreter_is_seen(room: Room) -> None:
+async def test_of_the_home_of_root_only_the_interpreter_is_seen(room: RuntimeEnv) -> None:
     said = await run(room, "find /root -xdev -not -type d; ls -A /root")
     first = {Path(p).parts[2] for p in (sys.prefix, sys.base_prefix) if p.startswith("/root/")}
     assert set(said) == first
 
 
-async def test_the_interpreter_runs_in_a_container_and_cannot_be_changed(room: Room) -> None:
+async def test_the_interpreter_runs_in_a_container_and_cannot_be_changed(room: RuntimeEnv) -> None:
     probe = "import json, encodings.cp037, sys; print(sys.version_info[:2])"
     said = await run(room, f'{sys.executable} -I -c "{probe}"; touch {sys.base_prefix}/x')
     assert said[0] == str(tuple(sys.version_info[:2]))
@@ -155,7 +155,7 @@ async def test_the_interpreter_runs_in_a_container_and_cannot_be_changed(room: R
     assert not os.path.exists(f"{sys.base_prefix}/x")  # noqa: ASYNC240
 
 
-async def test_the_machines_secrets_are_seen_where_the_spec_says_so(room: Room) -> None:
+async def test_the_machines_secrets_are_seen_where_the_spec_says_so(room: RuntimeEnv) -> None:
     machine = sorted(os.listdir("/root"))
     assert await run(room, "ls -A -1 /root | LC_ALL=C sort", cover_secrets=False) == machine
 
@@ -163,7 +163,7 @@ async def test_the_machines_secrets_are_seen_where_the_spec_says_so(room: Room) 
 # --- devices
 
 
-async def test_a_device_node_that_a_container_makes_is_of_no_use(room: Room) -> None:
+async def test_a_device_node_that_a_container_makes_is_of_no_use(room: RuntimeEnv) -> None:
     """One that may make them: neither in its root, nor in a volume, nor where devices can be used."""
     volume = room.path / "volume"
     volume.mkdir()
@@ -181,7 +181,7 @@ async def test_a_device_node_that_a_container_makes_is_of_no_use(room: Room) -> 
 
 @pytest.mark.parametrize("propagation", ["rslave", "private"])
 async def test_a_container_that_makes_device_nodes_gets_no_mounts_that_come_later(
-    room: Room, propagation: Any
+    room: RuntimeEnv, propagation: Any
 ) -> None:
     """Those would have devices. A directory that brings mounts along follows the machine's, too."""
     volume = room.path / "volume"
@@ -189,13 +189,13 @@ async def test_a_container_that_makes_device_nodes_gets_no_mounts_that_come_late
     if propagation == "private":
         mounts.mount("tmpfs", str(volume / "inner"), "tmpfs", [])
     given = (Mount(str(volume), "/data", propagation=propagation),)
-    more = {"capabilities": (*DEFAULT_CAPABILITIES, "CAP_MKNOD"), "mounts": given}
-    async with room.emptied() as runtime:
+    more: dict[str, Any] = {"capabilities": (*DEFAULT_CAPABILITIES, "CAP_MKNOD"), "mounts": given}
+    async with room.temporary_runtime() as runtime:
         with pytest.raises(StartFailed, match=r"cannot mount .*/volume at /data: .*MKNOD"):
             await runtime.start(room.spec("true", **more))
 
 
-async def test_a_device_in_a_volume_is_of_no_use(room: Room) -> None:
+async def test_a_device_in_a_volume_is_of_no_use(room: RuntimeEnv) -> None:
     volume = room.path / "volume"
     volume.mkdir()
     os.mknod(volume / "zero", 0o020666, os.makedev(1, 5))
@@ -206,7 +206,7 @@ async def test_a_device_in_a_volume_is_of_no_use(room: Room) -> None:
 # --- settings of the kernel
 
 
-async def test_sysctls_are_set_in_the_containers_own_namespaces(room: Room) -> None:
+async def test_sysctls_are_set_in_the_containers_own_namespaces(room: RuntimeEnv) -> None:
     before = read("/proc/sys/kernel/shm_rmid_forced")
     script = "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/kernel/msgmax; echo 0 > /proc/sys/kernel/msgmax"
     said = await run(room, script, sysctls={"kernel.shm_rmid_forced": "1", "kernel/msgmax": "65000"})
@@ -226,15 +226,15 @@ async def test_sysctls_are_set_in_the_containers_own_namespaces(room: Room) -> N
         ("fs/mqueue/../../vm/swappiness", {}),
     ],
 )
-async def test_a_sysctl_of_the_machine_is_refused(room: Room, name: str, more: Any) -> None:
+async def test_a_sysctl_of_the_machine_is_refused(room: RuntimeEnv, name: str, more: Any) -> None:
     place = name if "/" in name else name.replace(".", "/")
     same = read(f"/proc/sys/{place}").strip()  # so that the machine stays as it is, should it be set
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         with pytest.raises(StartFailed, match=f"cannot set sysctl {name}: "):
             await runtime.start(room.spec("true", sysctls={name: same}, **more))
 
 
-async def test_a_sysctl_of_the_network_is_the_pods(room: Room) -> None:
+async def test_a_sysctl_of_the_network_is_the_pods(room: RuntimeEnv) -> None:
     name = f"vp-{os.getpid()}"
     subprocess.run(["ip", "netns", "add", name], check=True)  # noqa: ASYNC221
     try:
@@ -244,7 +244,7 @@ async def test_a_sysctl_of_the_network_is_the_pods(room: Room) -> None:
         subprocess.run(["ip", "netns", "del", name], check=True)  # noqa: ASYNC221
 
 
-async def test_a_proc_hides_what_is_the_machines(room: Room) -> None:
+async def test_a_proc_hides_what_is_the_machines(room: RuntimeEnv) -> None:
     files, places = "/proc/keys /proc/kcore /proc/timer_list /proc/interrupts", "/proc/acpi /sys/firmware"
     look = f"cat {files} 2>/dev/null; find {places} -mindepth 1 2>/dev/null"
     script = f"{look}; echo x > /proc/sys/kernel/core_pattern"
@@ -253,7 +253,7 @@ async def test_a_proc_hides_what_is_the_machines(room: Room) -> None:
     assert "Read-only file system" in masked[0]
 
 
-async def test_a_proc_that_is_not_masked_shows_what_is_hidden_otherwise(room: Room) -> None:
+async def test_a_proc_that_is_not_masked_shows_what_is_hidden_otherwise(room: RuntimeEnv) -> None:
     script = "test -c /proc/keys && echo hidden; echo x > /proc/sys/kernel/core_pattern"
     said = await run(room, script, proc_mount="Unmasked")
     assert len(said) == 1  # the setting is refused all the same
@@ -276,7 +276,7 @@ UNAME = {"x86_64": 63, "aarch64": 160}.get(os.uname().machine, 0)
 @pytest.mark.skipif(not UNAME, reason="the number of a call is known for two architectures only")
 @pytest.mark.parametrize("no_new_privs", [False, True])
 @pytest.mark.parametrize("user", [None, 1234])
-async def test_a_filter_refuses_what_it_says(room: Room, no_new_privs: bool, user: Any) -> None:
+async def test_a_filter_refuses_what_it_says(room: RuntimeEnv, no_new_privs: bool, user: Any) -> None:
     more = {"seccomp": refuse_call(UNAME), "no_new_privs": no_new_privs, "user": user}
     found = await run(
         room, "grep -E '^(Seccomp|NoNewPrivs):' /proc/self/status; uname || echo refused", **more
@@ -289,7 +289,7 @@ PRCTL = {"x86_64": 157, "aarch64": 167}.get(os.uname().machine, 0)
 
 
 @pytest.mark.skipif(not PRCTL, reason="the number of a call is known for two architectures only")
-async def test_a_filter_cannot_keep_the_bounding_set(room: Room) -> None:
+async def test_a_filter_cannot_keep_the_bounding_set(room: RuntimeEnv) -> None:
     """It answers as a kernel that knows no capabilities."""
     load, equal, answer, drop = 0x20, 0x15, 0x06, 24
     steps = [
@@ -306,7 +306,7 @@ async def test_a_filter_cannot_keep_the_bounding_set(room: Room) -> None:
 
 
 @pytest.mark.parametrize("seccomp", ["AAAA", "not base64", base64.b64encode(bytes(8)).decode()])
-async def test_a_filter_that_is_none_starts_nothing(room: Room, seccomp: str) -> None:
-    async with room.emptied() as runtime:
+async def test_a_filter_that_is_none_starts_nothing(room: RuntimeEnv, seccomp: str) -> None:
+    async with room.temporary_runtime() as runtime:
         with pytest.raises(StartFailed, match="cannot take the container's user, capabilities and filter"):
             await runtime.start(room.spec("true", seccomp=seccomp))

@@ -16,8 +16,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.containers.conftest import Room
-from tests.security.test_hung_starts import LOOKS, Disk, hanging, is_quiet, made_disk, state_of, stuck
+from tests.containers.conftest import RuntimeEnv
+from tests.security.test_hung_starts import (
+    LOOKS,
+    Disk,
+    hanging,
+    is_quiet,
+    made_disk,
+    state_of,
+    wait_until_stuck,
+)
 from volplane.base.directory_identity import boot_id
 from volplane.host.processes import start_time
 from volplane.node.containers import process, records
@@ -36,19 +44,19 @@ WRITER = "echo up; while :; do date > /data/file; sync; sleep 0.01; done"
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Room:
-    return Room(tmp_path)
+def room(tmp_path: Path) -> RuntimeEnv:
+    return RuntimeEnv(tmp_path)
 
 
 @pytest.fixture
-def disk(room: Room) -> Iterator[Disk]:
+def disk(room: RuntimeEnv) -> Iterator[Disk]:
     with made_disk(room.path) as disk:
         yield disk
 
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Nothing can be opened; what is open stays so."""
+    """Leave this process no descriptors: nothing more can be opened."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -75,8 +83,8 @@ async def await_gone(*pids: int) -> None:
 # --- want of descriptors
 
 
-async def test_a_record_that_cannot_be_opened_is_not_judged(room: Room) -> None:
-    async with room.emptied() as runtime:
+async def test_a_record_that_cannot_be_opened_is_not_judged(room: RuntimeEnv) -> None:
+    async with room.temporary_runtime() as runtime:
         pid = (await runtime.start(room.spec("sleep", "1000"))).pid
         directory = str(room.containers / "one")
         with no_descriptors():
@@ -94,12 +102,12 @@ async def test_a_record_that_cannot_be_opened_is_not_judged(room: Room) -> None:
 
 
 async def test_a_container_is_followed_although_descriptors_were_wanting(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    room: RuntimeEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "RETRY_INTERVAL", 0.05, raising=False)
     async with room.runtime() as runtime:
         pid = (await runtime.start(room.spec("sleep", "1000"))).pid
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.states()
         (follower,) = runtime._followers
         with no_descriptors():
@@ -115,23 +123,23 @@ async def test_a_container_is_followed_although_descriptors_were_wanting(
 
 
 async def test_a_start_that_is_given_up_without_descriptors_keeps_its_id(
-    room: Room, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    room: RuntimeEnv, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "RETRY_INTERVAL", 0.05, raising=False)
     other = room.path / "other"
     other.mkdir()
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.prepare()
         disk.freeze()
         starting = asyncio.create_task(runtime.start(hanging(room, disk, str(other))))
-        start = await stuck(room)
+        start = await wait_until_stuck(room)
         with no_descriptors():
             cancelling = asyncio.create_task(runtime.cancel_start("one"))
             await asyncio.wait({starting}, timeout=20)
             await asyncio.wait({cancelling}, timeout=0.2)
         with pytest.raises(StartFailed, match="was cancelled"):
             await starting
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         assert not cancelling.done()
         disk.thaw()
         async with asyncio.timeout(20):
@@ -146,19 +154,19 @@ async def test_a_start_that_is_given_up_without_descriptors_keeps_its_id(
 @pytest.mark.parametrize("damaged", [("container.json",), ("container.json", "start.json")])
 @pytest.mark.parametrize("host_pid", [False, True])
 async def test_a_container_whose_record_is_damaged_is_ended_with_all_it_started(
-    room: Room, host_pid: bool, damaged: tuple[str, ...]
+    room: RuntimeEnv, host_pid: bool, damaged: tuple[str, ...]
 ) -> None:
     directory = room.containers / "one"
     async with room.runtime() as runtime:
         await runtime.start(room.shell(FAMILY, host_pid=host_pid))
-        await room.said("up")
+        await room.wait_for_output("up")
     begun = begun_in(directory)
     family = [begun.pid, *descendants(begun.pid)]
     assert len(family) >= 3
     for name in damaged:
         os.truncate(directory / name, 20)
     try:
-        async with room.emptied() as runtime:
+        async with room.temporary_runtime() as runtime:
             assert await runtime.states() == []
             async with asyncio.timeout(20):
                 await runtime.cancel_start("one")
@@ -172,21 +180,21 @@ async def test_a_container_whose_record_is_damaged_is_ended_with_all_it_started(
 
 @pytest.mark.parametrize("host_pid", [False, True])
 async def test_a_container_whose_record_is_damaged_keeps_its_id_until_it_is_gone(
-    room: Room, disk: Disk, host_pid: bool, monkeypatch: pytest.MonkeyPatch
+    room: RuntimeEnv, disk: Disk, host_pid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "START_TIMEOUT", 0.1)
     directory = room.containers / "one"
     async with room.runtime() as runtime:
         volumes = (Mount(str(disk.path), "/data"),)
         await runtime.start(room.shell(WRITER, host_pid=host_pid, mounts=volumes))
-        await room.said("up")
+        await room.wait_for_output("up")
     begun = begun_in(directory)
     disk.freeze()
     waiting = await stuck_among(begun.pid)
     os.truncate(directory / "container.json", 20)
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         assert await runtime.states() == []
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         assert start_time(waiting)  # its volume is not free
         removing = asyncio.create_task(runtime.remove("one"))
         await asyncio.wait({removing}, timeout=0.2)
@@ -246,12 +254,12 @@ def test_somebody_who_only_locks_a_directory_is_not_killed(
 # --- starts that fail
 
 
-async def test_a_start_given_up_after_its_command_ran_leaves_nothing_of_it(room: Room) -> None:
+async def test_a_start_given_up_after_its_command_ran_leaves_nothing_of_it(room: RuntimeEnv) -> None:
     """Without a pid namespace, only the supervisor ends what has left its parents."""
     directory = room.containers / "one"
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.start(room.shell(FAMILY, host_pid=True))
-        await room.said("up")
+        await room.wait_for_output("up")
         begun = begun_in(directory)
         family = descendants(begun.pid)
         assert len(family) >= 2
@@ -268,22 +276,22 @@ async def test_a_start_given_up_after_its_command_ran_leaves_nothing_of_it(room:
 
 
 async def test_a_start_whose_record_cannot_be_written_is_over_only_when_its_process_is(
-    room: Room, disk: Disk
+    room: RuntimeEnv, disk: Disk
 ) -> None:
     other, directory = room.path / "other", room.containers / "one"
     other.mkdir()
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.prepare()
         directory.mkdir()
         record = directory / "container.json.tmp"
         os.mkfifo(record)  # holds the supervisor up, and then breaks
         disk.freeze()
         starting = asyncio.create_task(runtime.start(hanging(room, disk, str(other))))
-        start = await stuck(room)
+        start = await wait_until_stuck(room)
         os.close(os.open(record, os.O_RDONLY | os.O_NONBLOCK))
         await asyncio.wait({starting}, timeout=0.3)
         assert not starting.done()  # its volumes are not free
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         disk.thaw()
         async with asyncio.timeout(20):
             with pytest.raises(StartFailed, match="Broken pipe"):
@@ -297,15 +305,15 @@ async def test_a_start_whose_record_cannot_be_written_is_over_only_when_its_proc
 # --- copies
 
 
-async def test_a_copy_beside_a_container_does_not_replace_it_and_is_left_alone(room: Room) -> None:
+async def test_a_copy_beside_a_container_does_not_replace_it_and_is_left_alone(room: RuntimeEnv) -> None:
     async with room.runtime() as runtime:
         pid = (await runtime.start(room.spec("sleep", "1000"))).pid
     copy = room.containers / "one.bak"
-    await asyncio.to_thread(subprocess.run, ["cp", "-a", room.containers / "one", copy], check=True)
-    async with room.emptied() as runtime:
+    await asyncio.to_thread(subprocess.run, ["cp", "-a", str(room.containers / "one"), str(copy)], check=True)
+    async with room.temporary_runtime() as runtime:
         (state,) = await runtime.states()
         assert (state.id, state.running, state.pid) == ("one", True, pid)
-        assert await runtime.starts() == []
+        assert await runtime.unfinished_starts() == []
         stopped = await runtime.stop("one", 0)
         assert stopped.exit_code == 137
     assert not start_time(pid)

@@ -1,4 +1,4 @@
-"""A copied data directory is a cluster of its own: it never touches what belongs to the original."""
+"""A copied data directory is a separate cluster: it never touches the original's containers or disks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.support.up import VOLPLANE, Up, wait_until
 from volplane.base import directory_identity
 from volplane.host import devices
 from volplane.node.containers import records
+from volplane.node.containers.launcher.kernel import start_time
 from volplane.node.copied_directory import ASIDE, discard_original_state
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -135,7 +136,7 @@ def test_a_moved_or_restored_directory_keeps_its_port(tmp_path: Path) -> None:
     assert not restored.leftovers()
 
 
-# --- how it is told
+# --- how a copy is detected
 
 
 def test_a_copy_is_told_by_its_inode_and_only_once(tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_a_record_counts_only_while_its_own_directory_is_locked(tmp_path: Path) 
     try:
         original = tmp_path / "c1"
         original.mkdir()
-        start = records.start_time(sleeper.pid)
+        start = start_time(sleeper.pid)
         spec = {"id": "c1", "pod_uid": "u", "pod_name": "p", "namespace": "n", "name": "c", "image": "i"}
         made = {
             "spec": spec,

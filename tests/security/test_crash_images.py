@@ -60,7 +60,7 @@ NAMESPACE = "default"
 
 
 class Acknowledged(Struct, frozen=True):
-    """What somebody was told to be done, before a moment."""
+    """Writes that were acknowledged before a moment."""
 
     counters: dict[str, int]  # by name: the highest number that was written
     deleted: frozenset[str]
@@ -73,7 +73,7 @@ class Crash(Struct, frozen=True):
 
 
 class Load:
-    """People who write objects, and pods that come and go with their disks."""
+    """Clients that write objects, and pods with disks that are created and deleted."""
 
     def __init__(self, client: Client, outside: Path) -> None:
         self._client, self._outside = client, outside
@@ -82,7 +82,7 @@ class Load:
         self.pods = 0  # that ran
         self._tasks: list[asyncio.Task[None]] = []
 
-    def acknowledged(self) -> Acknowledged:
+    def read_acknowledged(self) -> Acknowledged:
         synced = self._outside / "synced"
         number = int(synced.read_text() or 0) if synced.exists() else 0
         return Acknowledged(dict(self.counters), frozenset(self.deleted), number)
@@ -173,7 +173,7 @@ def pod(name: str, command: str, outside: Path | None = None) -> Pod:
 
 
 @asynccontextmanager
-async def connected(directory: Path) -> AsyncIterator[Client]:
+async def connect(directory: Path) -> AsyncIterator[Client]:
     transport = kubeconfig.load(directory / "kubeconfig")
     client = Client(transport)
     try:
@@ -221,11 +221,11 @@ def cluster(images: Images) -> Up:
 
 async def _watch(directory: Path, images: Images, outside: Path) -> list[Crash]:
     found = []
-    async with connected(directory) as client:
+    async with connect(directory) as client:
         load = Load(client, outside)
         await load.start()
         for _ in range(COPIES or FEW):
-            before = await asyncio.to_thread(load.acknowledged)
+            before = await asyncio.to_thread(load.read_acknowledged)
             found.append(Crash(await asyncio.to_thread(images.clone), before))
             await asyncio.sleep(PAUSE)
         await load.stop()
@@ -329,7 +329,7 @@ def _check_cluster(up: Up, before: Acknowledged) -> None:
 
 
 async def _check_objects(directory: Path, before: Acknowledged) -> None:
-    async with connected(directory) as client:
+    async with connect(directory) as client:
         found = {c.name: c for c in await client.list(ConfigMap, NAMESPACE)}
         for name, number in before.counters.items():
             assert int(found[name].data["n"]) >= number

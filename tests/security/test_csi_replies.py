@@ -51,7 +51,7 @@ UNDECODABLE = {
 }
 
 
-class Raw(grpc.GenericRpcHandler):  # type: ignore[misc]
+class Raw(grpc.GenericRpcHandler):
     """A driver that answers every call with the bytes it is given."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ async def raw_driver(
         await server.stop(0)
 
 
-async def called(channel: CsiChannel, method: str) -> None:
+async def call_method(channel: CsiChannel, method: str) -> None:
     if not METHODS[method].streams:
         await channel.call(method, METHODS[method].request())
         return
@@ -104,12 +104,12 @@ async def test_a_reply_that_cannot_be_decoded_is_an_error_of_every_call(tmp_path
         raw.reply = UNDECODABLE[name]
         for method in METHODS:
             with pytest.raises(BadReply, match=f"{method}: the reply") as failed:
-                await called(channel, method)
+                await call_method(channel, method)
             assert failed.value.code is Code.INTERNAL
 
 
 def test_what_a_driver_did_that_sends_such_a_reply_is_not_known() -> None:
-    """It said OK: a volume may exist. A driver's own INTERNAL would mean that there is none."""
+    """The call returned OK, so a volume may exist. INTERNAL from the driver would mean that there is none."""
     assert classify(BadReply("x")) is CallOutcome.UNCERTAIN
     assert classify_provisioning(BadReply("x")) is ProvisioningOutcome.BACKGROUND
     assert classify(CallError(Code.INTERNAL, "x")) is CallOutcome.FINAL
@@ -122,7 +122,7 @@ def test_what_a_driver_did_that_sends_such_a_reply_is_not_known() -> None:
 async def test_a_reply_that_is_too_large_is_an_error(tmp_path: Path, method: str) -> None:
     async with raw_driver(tmp_path) as (raw, path), CsiChannel(path) as channel:
         for size in (LARGEST_REPLY + 1, LARGEST_LIST + 1):
-            raw.reply = b"\xfa\x07" + _number(size) + bytes(size)  # a field that nobody knows
+            raw.reply = b"\xfa\x07" + _number(size) + bytes(size)  # an unknown field
             with pytest.raises(BadReply) as failed:
                 await channel.call(method, METHODS[method].request())
             assert classify_provisioning(failed.value) is ProvisioningOutcome.BACKGROUND
@@ -155,14 +155,14 @@ def _number(value: int) -> bytes:
 # --- types
 
 
-def _mistyped(message: type[Message]) -> Iterator[tuple[str, bytes]]:
+def _list_mistyped(message: type[Message]) -> Iterator[tuple[str, bytes]]:
     for field in message.DESCRIPTOR.fields:
         is_number = field.type in (field.TYPE_INT32, field.TYPE_INT64, field.TYPE_BOOL, field.TYPE_ENUM)
         wrong = 1 if is_number else 5  # eight bytes, four bytes: no field of these messages is that
         yield field.name, _number(field.number << 3 | wrong) + bytes(8 if wrong == 1 else 4)
 
 
-MISTYPED = [(name, *case) for name in UNARY for case in _mistyped(METHODS[name].reply)]
+MISTYPED = [(name, *case) for name in UNARY for case in _list_mistyped(METHODS[name].reply)]
 
 
 @pytest.mark.parametrize(("method", "field", "data"), MISTYPED, ids=lambda value: str(value)[:40])
@@ -311,10 +311,10 @@ async def test_a_capability_that_is_newer_than_we_are_does_not_stop_a_sidecar(tm
         "Probe": v1.ProbeResponse(),
         "GetPluginInfo": GOOD["GetPluginInfo"],
         "GetPluginCapabilities": v1.GetPluginCapabilitiesResponse(
-            capabilities=[{"service": {"type": t}} for t in (1, 99)]  # type: ignore[list-item]
+            capabilities=[{"service": {"type": t}} for t in (1, 99)]
         ),
         "ControllerGetCapabilities": v1.ControllerGetCapabilitiesResponse(
-            capabilities=[{"rpc": {"type": t}} for t in (1, 12345)]  # type: ignore[list-item]
+            capabilities=[{"rpc": {"type": t}} for t in (1, 12345)]
         ),
     }
     async with raw_driver(tmp_path) as (raw, path), CsiChannel(path) as channel:

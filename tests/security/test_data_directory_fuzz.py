@@ -27,7 +27,7 @@ from tests.support.up import Stuck, Up
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ALL = os.environ.get("VOLPLANE_DAMAGE_ALL") == "1"
-UNREAD = (".log", ".corrupt", ".lock")  # nobody reads them at a start
+UNREAD = (".log", ".corrupt", ".lock")  # not read at a start
 
 
 def cut_short(file: Path) -> None:
@@ -61,7 +61,7 @@ DAMAGES: tuple[Callable[[Path], None], ...] = (cut_short, empty, garble, remove,
 
 
 class Watched(Up):
-    """Ready by its own words: the file that says so is among those that are damaged."""
+    """Reads readiness from the output, because the `ready` file is among the damaged ones."""
 
     def is_ready(self) -> bool:
         return "ready in " in self.log()
@@ -113,7 +113,7 @@ def _files(directory: Path) -> Iterator[str]:
 
 
 def damage(stopped: Stopped, file: str, how: Callable[[Path], None]) -> str:
-    """What the start said, after everything was checked that holds for all of them."""
+    """Damage a file, start, run the checks for all starts, and return the output."""
     up, place = stopped.up, stopped.up.directory / file
     copy(stopped.kept, up.directory)
     how(place)
@@ -151,7 +151,7 @@ def _check_start(stopped: Stopped, file: str) -> None:
 
 
 def _check_disks(stopped: Stopped, file: str) -> None:
-    """A start writes to disks that are mounted; no disk is gone, and none that nobody uses has changed."""
+    """A start writes only to mounted disks: no disk is missing, and no unused one has changed."""
     for image in stopped.kept.glob("cloud/*/*.img"):
         inside = str(image.relative_to(stopped.kept))
         if inside != file:

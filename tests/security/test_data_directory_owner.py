@@ -76,7 +76,9 @@ def test_a_directory_with_things_of_others_at_our_places_is_refused(tmp_path: Pa
     """As / has, with its /run."""
     (tmp_path / name).mkdir(0o755)
     (tmp_path / name / "theirs.pid").write_text("1")
-    with pytest.raises(UnusableDataDirectory, match=f"{tmp_path}/{name} is there and is not Volplane's"):
+    with pytest.raises(
+        UnusableDataDirectory, match=f"{tmp_path}/{name} exists and was not created by Volplane"
+    ):
         DataDirectory(tmp_path).create()
     assert mode(tmp_path / name) == 0o755
     assert [p.name for p in tmp_path.iterdir()] == [name]
@@ -101,7 +103,7 @@ def test_up_says_it_in_one_line(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# --- a start that does not come to its end
+# --- a start that hangs
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +141,7 @@ def test_a_second_interrupt_ends_any_start_at_once(hanging: Up) -> None:
     assert process is not None
 
     def asked_again() -> bool:
-        process.send_signal(signal.SIGINT)  # two that come together are one
+        process.send_signal(signal.SIGINT)  # two signals in quick succession may count as one
         return process.poll() is not None
 
     wait_until("it has ended", asked_again)

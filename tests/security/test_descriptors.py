@@ -21,13 +21,13 @@ LOW = 224  # what a cluster of one node needs to start; it has about 115 open th
 ROOM = 20  # descriptors that are left for pods
 
 
-def limited(soft: int, hard: int, *program: str) -> list[str]:
+def with_limits(soft: int, hard: int, *program: str) -> list[str]:
     """A command line whose program starts under these limits of open files, in the shell's own process."""
     return ["/bin/sh", "-c", f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$0" "$@"', *program]
 
 
 def python(code: str, soft: int, hard: int) -> subprocess.CompletedProcess[str]:
-    command = limited(soft, hard, sys.executable, "-c", code)
+    command = with_limits(soft, hard, sys.executable, "-c", code)
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -64,10 +64,10 @@ def test_a_program_that_is_spawned_gets_the_old_limit() -> None:
 
 @pytest.mark.parametrize("verb", ["up", "apiserver"])
 def test_too_few_descriptors_are_said_in_a_sentence(verb: str, tmp_path: Path) -> None:
-    command = limited(64, 64, VOLPLANE, verb, "--data-dir", str(tmp_path / "data"))
+    command = with_limits(64, 64, VOLPLANE, verb, "--data-dir", str(tmp_path / "data"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert done.returncode == 1
-    assert "only 64 files may be open" in done.stderr
+    assert "the limit of open files is 64" in done.stderr
     assert "ulimit -Hn" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -105,18 +105,18 @@ def set_limit(up: Up, soft: int) -> None:
 @pytest.mark.root
 def test_pods_are_refused_before_descriptors_run_out_and_taken_again_when_there_is_room() -> None:
     names = [f"p{number}" for number in range(8)]
-    with Up(nodes=1, program=limited(LOW, LOW, VOLPLANE, "up")) as up:
+    with Up(nodes=1, program=with_limits(LOW, LOW, VOLPLANE, "up")) as up:
         create(up, "first")
         up.wait_running("first")
         limit = min(LOW, len(os.listdir(f"/proc/{up.pid}/fd")) + LEAST_RESERVE + ROOM)
         set_limit(up, limit)
         create(up, *names)
 
-        def settled() -> bool:
+        def are_some_refused() -> bool:
             phases = [phase for phase, _ in statuses(up).values()]
             return "Running" in phases and "Failed" in phases
 
-        up.wait("some pods run, others are refused", settled, 60)
+        up.wait("some pods run, others are refused", are_some_refused, 60)
         seen = statuses(up)
         running = [name for name, (phase, _) in seen.items() if phase == "Running"]
         refused = [name for name, (phase, _) in seen.items() if phase == "Failed"]
@@ -124,7 +124,7 @@ def test_pods_are_refused_before_descriptors_run_out_and_taken_again_when_there_
         assert "OutOfFileDescriptors" in up.kubectl("get", "pod", refused[0])
         up.describe("pod", refused[0], "OutOfFileDescriptors", f"of {limit} file descriptors")
 
-        # What runs goes on, and can still be spoken to.
+        # Running pods go on, and exec and logs work.
         inside = up.kubectl("exec", running[0], "--", "sh", "-c", "ulimit -Sn")
         assert int(inside) == LOW  # what `up` itself was started with
         assert up.kubectl("logs", running[0]) == ""
@@ -147,7 +147,7 @@ async def test_a_container_does_not_inherit_a_limit_that_was_raised() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard <= SOFT:
         pytest.skip("the hard limit leaves nothing to raise")
-    with Up(nodes=1, program=limited(SOFT, hard, VOLPLANE, "up")) as up:
+    with Up(nodes=1, program=with_limits(SOFT, hard, VOLPLANE, "up")) as up:
         assert resource.prlimit(up.pid, resource.RLIMIT_NOFILE)[0] > SOFT
         create(up, "a")
         up.wait_running("a")

@@ -1,4 +1,4 @@
-"""A full disk ends nothing: writes fail in words, deletes work, and all goes on when there is space."""
+"""A full disk: writes fail with a clear error, deletes work, and everything continues when there is space."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ async def test_the_disk_service_refuses_what_it_cannot_write_down_and_leaves_not
     )
 
     def story(ec2: Any) -> None:
-        wish = {"AvailabilityZone": ZONE, "Size": 1}
-        text = assert_refused("InsufficientVolumeCapacity", ec2.create_volume, ClientToken="t", **wish)
+        request = {"AvailabilityZone": ZONE, "Size": 1}
+        text = assert_refused("InsufficientVolumeCapacity", ec2.create_volume, ClientToken="t", **request)
         assert "no space left on the disk" in text
         ec2.delete_volume(VolumeId=old)
 
@@ -170,12 +170,12 @@ def test_a_cluster_whose_disk_fills_up_runs_on_deletes_recovers_and_stops(
         up.wait_running("app", 60)
         disk.fill()
 
-        def told() -> str:
+        def write_error() -> str:
             number = f"m{os.urandom(4).hex()}"
             said = up.kubectl("create", "configmap", number, f"--from-literal=a={'x' * 50_000}", check=False)
             return said if "configmap/" not in said else ""
 
-        assert REFUSED in wait_until("a write is refused", told, 60)
+        assert REFUSED in wait_until("a write is refused", write_error, 60)
         assert up.phase("app") == "Running"
         up.kubectl("delete", "pod", "app", "--timeout=60s")
         up.kubectl("delete", "pvc", "data", "--timeout=60s")
@@ -184,7 +184,7 @@ def test_a_cluster_whose_disk_fills_up_runs_on_deletes_recovers_and_stops(
         assert up.process.poll() is None
 
         disk.empty()
-        wait_until("writes are stored again", lambda: not told(), 60)
+        wait_until("writes are stored again", lambda: not write_error(), 60)
         up.wait("the same things again", lambda: up.apply(CLAIM_AND_POD), 60)
         up.wait_running("app", 60)
         disk.fill()
@@ -206,8 +206,10 @@ def test_a_start_on_a_full_disk_says_how_much_space_is_missing(
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1, done
     assert "Traceback" not in done.stderr
-    told = done.stderr.strip().splitlines()[-1]
-    assert f"MiB are free in {place}, at least 20 MiB are needed: free some space and start again" in told
+    write_error = done.stderr.strip().splitlines()[-1]
+    assert (
+        f"MiB are free in {place}, at least 20 MiB are needed: free some space and start again" in write_error
+    )
 
 
 TWO_PODS = """

@@ -167,7 +167,7 @@ async def test_the_id_of_a_disk_is_no_path(tmp_path: Path, volume: str, device: 
             volume_capability=ONE_NODE,
             publish_context={"devicePath": device} if device else {},
         )
-        with pytest.raises(CallError, match="is not the id of a disk"):
+        with pytest.raises(CallError, match="is not the id of a volume"):
             await m.ebs.call("NodeStageVolume", request)
 
 
@@ -245,7 +245,7 @@ class Nested(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def nested(directory: Path) -> AsyncIterator[Nested]:
+async def make_nested(directory: Path) -> AsyncIterator[Nested]:
     host, shares = Host(), efs.AccessPointStore(str(directory / "efs"))
     victim, team = directory / "victim", directory / "efs/fs-00000001/team"
     (victim / "etc").mkdir(parents=True)
@@ -265,7 +265,7 @@ async def nested(directory: Path) -> AsyncIterator[Nested]:
 
 
 async def test_to_delete_a_share_removes_nothing_that_a_planted_link_leads_to(tmp_path: Path) -> None:
-    async with nested(tmp_path) as n:
+    async with make_nested(tmp_path) as n:
         volume = await n.create("etc")
         n.plant_link()
         delete = v1.DeleteVolumeRequest(volume_id=volume)
@@ -280,7 +280,7 @@ async def test_to_delete_a_share_removes_nothing_that_a_planted_link_leads_to(tm
 
 
 async def test_a_link_in_the_place_of_a_share_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
-    async with nested(tmp_path) as n:
+    async with make_nested(tmp_path) as n:
         volume = await n.create("etc")
         (n.team / "data/etc").rmdir()
         (n.team / "data/etc").symlink_to(n.victim / "etc")
@@ -291,7 +291,7 @@ async def test_a_link_in_the_place_of_a_share_is_removed_and_not_what_it_leads_t
 
 
 async def test_a_share_behind_a_planted_link_is_not_measured_and_the_others_are(tmp_path: Path) -> None:
-    async with nested(tmp_path) as n:
+    async with make_nested(tmp_path) as n:
         volume = await n.create("etc")
         other = v1.CreateVolumeRequest(name="other", volume_capabilities=[MOUNT])
         await n.efs.call("CreateVolume", other)
@@ -307,7 +307,7 @@ async def test_a_share_behind_a_planted_link_is_not_measured_and_the_others_are(
 
 async def test_a_directory_that_becomes_a_link_while_a_share_is_made_leads_nowhere(tmp_path: Path) -> None:
     """Whatever the moment: a pod swaps the directory and a link to another one as fast as it can."""
-    async with nested(tmp_path) as n:
+    async with make_nested(tmp_path) as n:
         data, link = os.fsencode(n.team / "data"), os.fsencode(n.team / "link")
         os.symlink(n.victim, link)
         exchange = ctypes.CDLL(None).renameat2
@@ -345,7 +345,7 @@ def test_an_open_directory_is_published_whatever_its_path_leads_to(tmp_path: Pat
         source.symlink_to(victim)
         try:
             for _ in range(2):
-                publish_open_directory(directory, str(target), readonly=False, alone=False)
+                publish_open_directory(directory, str(target), readonly=False, exclusive=False)
                 assert os.listdir(target) == ["own"]
         finally:
             mounts.unmount(str(target), detach=True)

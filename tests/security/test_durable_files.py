@@ -1,4 +1,4 @@
-"""Files that a restart reads are on the disk when their writer goes on: seen in its system calls.
+"""Files that a restart reads are synced before their writer continues, as its system calls show.
 
 The order matters: the content before the name, and the name before the return.
 """
@@ -19,12 +19,12 @@ WRITERS = {
         "write_private(Path(path), b'x')"
     ),
     "cluster": (
-        "from pathlib import Path; from volplane.cluster.data_directory import Layout, Memory; "
-        "Layout(Path(path).parent).write(Path(path), Memory())"
+        "from pathlib import Path; from volplane.cluster.data_directory import DataDirectory, SavedCluster; "
+        "DataDirectory(Path(path).parent).write(Path(path), SavedCluster())"
     ),
     "place": (
-        "import os; from volplane.base import place; place.NAME = os.path.basename(path); "
-        "place.claim(os.path.dirname(path), print)"
+        "import os; from volplane.base import directory_identity as identity; "
+        "identity.NAME = os.path.basename(path); identity.claim_directory(os.path.dirname(path), print)"
     ),
 }
 

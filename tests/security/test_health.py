@@ -1,4 +1,4 @@
-"""Health tells the truth: a server whose store is away or cannot write is alive, and not ready."""
+"""Health checks: a server whose store is unreachable or cannot write is alive, but not ready."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ async def until(api: Api, path: str, status: int) -> Answer:
 
 
 async def check_not_ready(api: Api) -> None:
-    told = await until(api, "/readyz", 500)
-    assert "[+]ping ok\n" in told.body.decode()
-    assert "[-]etcd failed: reason withheld\n" in told.body.decode()
-    assert told.body.decode().endswith("readyz check failed\n")
+    reported = await until(api, "/readyz", 500)
+    assert "[+]ping ok\n" in reported.body.decode()
+    assert "[-]etcd failed: reason withheld\n" in reported.body.decode()
+    assert reported.body.decode().endswith("readyz check failed\n")
     assert (await api.get("/healthz")).status == 500
     assert (await api.get("/readyz?exclude=etcd")).status == 200
     assert (await api.get("/readyz/etcd")).body.startswith(b"internal server error: ")
@@ -124,6 +124,6 @@ async def test_a_server_that_shuts_down_is_not_ready_and_says_so(tmp_path: Path)
     async with serving(tmp_path, MemoryStore()) as api:
         health = api.server._app.health
         health.closing = True
-        told = (await api.get("/readyz")).body.decode()
-        assert "[-]shutdown failed: reason withheld\n" in told
+        reported = (await api.get("/readyz")).body.decode()
+        assert "[-]shutdown failed: reason withheld\n" in reported
         assert (await api.get("/livez")).status == 200

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.containers.conftest import Room
+from tests.containers.conftest import RuntimeEnv
 from tests.loops.inprocess import until
 from tests.node.node_env import node_env
 from volplane.api.core import Pod
@@ -29,7 +29,7 @@ LOOKS = 20
 
 
 class Disk:
-    """A file system that can be frozen: whoever writes to it waits in the kernel until it is thawed."""
+    """A file system that can be frozen: writers block in the kernel until it is thawed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,7 +74,7 @@ def made_disk(directory: Path) -> Iterator[Disk]:
 
 
 def let_go(device: str, file: str) -> None:
-    """Whoever makes a mount namespace at this moment holds every disk of the machine for an instant."""
+    """Retry: a process that creates a mount namespace holds all disks of the machine for a moment."""
     for _ in range(500):
         with suppress(devices.DeviceBusy):
             devices.loop_detach(device, file)
@@ -84,36 +84,36 @@ def let_go(device: str, file: str) -> None:
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Room:
-    return Room(tmp_path)
+def room(tmp_path: Path) -> RuntimeEnv:
+    return RuntimeEnv(tmp_path)
 
 
 @pytest.fixture
-def disk(room: Room) -> Iterator[Disk]:
+def disk(room: RuntimeEnv) -> Iterator[Disk]:
     with made_disk(room.path) as disk:
         yield disk
 
 
 @pytest.fixture
-def other(room: Room) -> str:
+def other(room: RuntimeEnv) -> str:
     path = room.path / "other"
     path.mkdir()
     return str(path)
 
 
-def hanging(room: Room, disk: Disk, other: str, **more: Any) -> Any:
+def hanging(room: RuntimeEnv, disk: Disk, other: str, **more: Any) -> Any:
     """A container for which a directory has to be made on the disk, and that would leave a file there."""
     volumes = (Mount(str(disk.path), "/data"), Mount(other, "/data/inner"))
     return room.shell("echo ran; touch /data/ran; sync; exec sleep 1000", mounts=volumes, **more)
 
 
-async def stuck(room: Room, id: str = "one") -> records.StartRecord:
+async def wait_until_stuck(room: RuntimeEnv, id: str = "one") -> records.StartRecord:
     """Wait until its first process waits in the kernel."""
-    return await await_stuck(str(room.containers / id))
+    return await wait_until_stuck_in(str(room.containers / id))
 
 
-async def await_stuck(directory: str) -> records.StartRecord:
-    looks = 0  # at which it waited: everybody does so for a moment now and then
+async def wait_until_stuck_in(directory: str) -> records.StartRecord:
+    looks = 0  # consecutive checks at which it was blocked: every process is for a moment
     async with asyncio.timeout(30):
         while True:
             found = records.find_unfinished(directory)
@@ -131,24 +131,29 @@ def state_of(pid: int) -> str:
         return ""
 
 
-async def is_quiet(room: Room, start: records.StartRecord) -> None:
-    assert start.live_pids == []
+async def is_quiet(room: RuntimeEnv, start: records.StartRecord) -> None:
+    assert start.pid not in start.live_pids
+
+    async def is_gone() -> bool:
+        return not start.live_pids
+
+    await until(is_gone)  # the shim removes its directory before it exits
     assert [p.name for p in room.containers.iterdir() if p.name != "launcher.log"] == []
     assert "ran" not in room.output()
 
 
 async def test_a_start_that_is_given_up_never_runs(
-    room: Room, disk: Disk, other: str, monkeypatch: pytest.MonkeyPatch
+    room: RuntimeEnv, disk: Disk, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "START_TIMEOUT", 0.5)
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.prepare()
         disk.freeze()
         starting = asyncio.create_task(runtime.start(hanging(room, disk, other)))
-        start = await stuck(room)
+        start = await wait_until_stuck(room)
         with pytest.raises(StartFailed, match=r"did not start within 0\.5 s"):
             await starting
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         removing = asyncio.create_task(runtime.remove("one"))
         await asyncio.wait({removing}, timeout=0.2)
         assert not removing.done()  # its volumes are not free
@@ -156,16 +161,16 @@ async def test_a_start_that_is_given_up_never_runs(
         disk.thaw()
         async with asyncio.timeout(20):
             await removing
-        assert await runtime.starts() == []
+        assert await runtime.unfinished_starts() == []
         await is_quiet(room, start)
     assert not disk.holds("ran")
 
 
-async def test_a_start_that_is_cancelled_never_runs(room: Room, disk: Disk, other: str) -> None:
-    async with room.emptied() as runtime:
+async def test_a_start_that_is_cancelled_never_runs(room: RuntimeEnv, disk: Disk, other: str) -> None:
+    async with room.temporary_runtime() as runtime:
         disk.freeze()
         starting = asyncio.create_task(runtime.start(hanging(room, disk, other)))
-        start = await stuck(room)
+        start = await wait_until_stuck(room)
         stopping = asyncio.create_task(runtime.stop("one", 30))
         async with asyncio.timeout(20):
             with pytest.raises(StartFailed, match="was cancelled"):
@@ -180,41 +185,41 @@ async def test_a_start_that_is_cancelled_never_runs(room: Room, disk: Disk, othe
 
 
 async def test_a_container_starts_anew_once_the_start_that_was_given_up_is_gone(
-    room: Room, disk: Disk, other: str, monkeypatch: pytest.MonkeyPatch
+    room: RuntimeEnv, disk: Disk, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "START_TIMEOUT", 0.5)
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         await runtime.prepare()
         disk.freeze()
         with pytest.raises(StartFailed, match="did not start"):
             await runtime.start(hanging(room, disk, other))
         monkeypatch.setattr(process, "START_TIMEOUT", 60.0)
         monkeypatch.setattr(process, "TIMEOUT", 0.2)
-        with pytest.raises(StartFailed, match="its processes have not ended"):
+        with pytest.raises(StartFailed, match="its processes have not exited"):
             await runtime.start(hanging(room, disk, other))
         monkeypatch.setattr(process, "TIMEOUT", 60.0)
         again = asyncio.create_task(runtime.start(hanging(room, disk, other)))
         await asyncio.sleep(0)
         disk.thaw()
         assert (await again).running
-        await room.said("ran")
+        await room.wait_for_output("ran")
         await runtime.stop("one", 0)
     assert room.output() == ["ran"]
 
 
 async def test_a_restarted_node_ends_a_start_that_hangs(
-    room: Room, disk: Disk, other: str, monkeypatch: pytest.MonkeyPatch
+    room: RuntimeEnv, disk: Disk, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "START_TIMEOUT", 0.1)
     async with room.runtime() as runtime:
         disk.freeze()
         starting = asyncio.create_task(runtime.start(hanging(room, disk, other)))
-        start = await stuck(room)
+        start = await wait_until_stuck(room)
     with pytest.raises(StartFailed, match="was cancelled"):
         await starting
-    async with room.emptied() as runtime:
+    async with room.temporary_runtime() as runtime:
         assert await runtime.states() == []  # it neither runs nor keeps the node from starting
-        assert await runtime.starts() == ["one"]
+        assert await runtime.unfinished_starts() == ["one"]
         disk.thaw()
         async with asyncio.timeout(20):
             await runtime.cancel_start("one")
@@ -223,13 +228,13 @@ async def test_a_restarted_node_ends_a_start_that_hangs(
 
 
 async def test_a_supervisor_whose_node_is_gone_ends_the_start_itself(
-    room: Room, disk: Disk, other: str
+    room: RuntimeEnv, disk: Disk, other: str
 ) -> None:
     async with room.runtime() as runtime:
         disk.freeze()
         runtime._give_up = lambda start: None  # type: ignore[method-assign]  # as if the node had been killed
         starting = asyncio.create_task(runtime.start(hanging(room, disk, other)))
-        start = await stuck(room)
+        start = await wait_until_stuck(room)
     with pytest.raises(StartFailed, match="was cancelled"):
         await starting
     disk.thaw()
@@ -256,8 +261,8 @@ async def test_a_container_that_hangs_in_its_start_is_not_running_and_its_pod_ca
             }
             volume = {"name": "disk", "hostPath": {"path": str(disk.path)}}
             await here.pod(containers=[shell], volumes=[volume])
-            (id,) = await until(role.runtimes.starts)
-            pid = (await await_stuck(here.paths.real(f"{here.paths.containers}/{id}"))).pid
+            (id,) = await until(role.runtimes.unfinished_starts)
+            pid = (await wait_until_stuck_in(here.paths.real(f"{here.paths.containers}/{id}"))).pid
             pod = await here.client.get(Pod, "app", "default")
             assert pod.status.phase == "Pending"
             (status,) = pod.status.container_statuses
@@ -266,11 +271,11 @@ async def test_a_container_that_hangs_in_its_start_is_not_running_and_its_pod_ca
             assert status.state.waiting.reason == "ContainerCreating"
             await here.delete(grace=1)
 
-            async def killed() -> bool:
+            async def is_start_cancelled() -> bool:
                 return not role.runtimes._processes._starting  # type: ignore[attr-defined]
 
-            await until(killed)
-            assert await here.phase() == "Pending"  # nobody says that its volumes are free
+            await until(is_start_cancelled)
+            assert await here.phase() == "Pending"  # its volumes are not reported as free
             assert start_time(pid)
             disk.thaw()
             await here.wait_for_phase("gone")

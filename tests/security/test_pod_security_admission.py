@@ -1,4 +1,4 @@
-"""Pod Security admission: every check of the standard, the labels of a namespace, and what a user is told."""
+"""Pod Security admission: every check of the standards, the labels of a namespace, and the messages."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ BASELINE = {
         'hostProcess (pod and container "c" must not set securityContext.windowsOptions.hostProcess=true)',
     ),
 }
-# What the restricted level says in other words than the baseline level, as (spec, baseline, restricted).
+# Checks with different messages in the restricted and the baseline level, as (spec, baseline, restricted).
 BOTH = {
     "capabilities": (
         pod(containers=[safe(capabilities={"add": ["NET_ADMIN", "CAP_CHOWN"], "drop": ["ALL"]})]),
@@ -195,8 +195,8 @@ RESTRICTED = {
 
 @pytest.mark.parametrize("case", BASELINE)
 def test_what_baseline_forbids_is_forbidden_by_restricted_too(case: str) -> None:
-    data, told = BASELINE[case]
-    assert violations("baseline", data) == violations("restricted", data) == told
+    data, reported = BASELINE[case]
+    assert violations("baseline", data) == violations("restricted", data) == reported
     assert violations("privileged", data) == ""
 
 
@@ -209,9 +209,9 @@ def test_a_stricter_check_stands_in_for_the_weaker_one(case: str) -> None:
 
 @pytest.mark.parametrize("case", RESTRICTED)
 def test_what_restricted_forbids_is_allowed_by_baseline(case: str) -> None:
-    data, told = RESTRICTED[case]
+    data, reported = RESTRICTED[case]
     assert violations("baseline", data) == ""
-    assert violations("restricted", data) == told
+    assert violations("restricted", data) == reported
 
 
 def test_a_pod_that_keeps_to_the_rules_violates_no_version_of_them() -> None:
@@ -341,18 +341,20 @@ PRIVILEGED = pod(containers=[container(securityContext={"privileged": True})])
 async def test_a_pod_that_violates_the_level_of_its_namespace_is_refused() -> None:
     async with serving() as api:
         await api.namespace("a", enforce="restricted")
-        code, told, warnings = await api.pod("a", pod("x", containers=[safe(allowPrivilegeEscalation=None)]))
-        assert (code, told["reason"], warnings) == (403, "Forbidden", [])
-        assert told["message"] == (
+        code, reported, warnings = await api.pod(
+            "a", pod("x", containers=[safe(allowPrivilegeEscalation=None)])
+        )
+        assert (code, reported["reason"], warnings) == (403, "Forbidden", [])
+        assert reported["message"] == (
             'pods "x" is forbidden: violates PodSecurity "restricted:latest": '
             'allowPrivilegeEscalation != false (container "c" must set '
             "securityContext.allowPrivilegeEscalation=false)"
         )
         assert (await api.pod("a", pod("y")))[0] == 201
         generated = {**PRIVILEGED, "metadata": {"generateName": "gen-"}}
-        code, told, _ = await api.pod("a", generated)
+        code, reported, _ = await api.pod("a", generated)
         assert code == 403
-        assert told["message"].startswith('pods "gen-')
+        assert reported["message"].startswith('pods "gen-')
 
 
 async def test_a_namespace_without_labels_allows_everything() -> None:
@@ -369,10 +371,11 @@ async def test_a_namespace_without_labels_allows_everything() -> None:
             assert (code, warnings) == (201, [])
 
 
-def templated(kind: str) -> tuple[str, dict[str, Any]]:
+def make_templated(kind: str) -> tuple[str, dict[str, Any]]:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": PRIVILEGED["spec"]}
     job = {"metadata": template["metadata"], "spec": {**template["spec"], "restartPolicy": "Never"}}
     selected = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    spec: dict[str, Any]
     match kind:
         case "Job":
             group, spec = "batch/v1", {"template": job}
@@ -405,9 +408,9 @@ async def test_what_makes_pods_is_accepted_with_a_warning() -> None:
     async with serving() as api:
         await api.namespace("a", enforce="baseline", enforce_version="v1.30")
         for kind in kinds:
-            root, body = templated(kind)
-            code, told, warnings = await api.send("POST", f"{root}/namespaces/a/{kind.lower()}s", body)
-            assert code == 201, told
+            root, body = make_templated(kind)
+            code, reported, warnings = await api.send("POST", f"{root}/namespaces/a/{kind.lower()}s", body)
+            assert code == 201, reported
             assert warnings == [
                 '299 - "would violate PodSecurity \\"baseline:v1.30\\": privileged (container \\"c\\" must '
                 'not set securityContext.privileged=true)"'
@@ -439,18 +442,18 @@ async def test_audit_writes_what_was_violated_into_the_audit_log(tmp_path: Path)
 
 async def test_labels_that_say_nothing_sensible_are_refused() -> None:
     async with serving() as api:
-        code, told, _ = await api.namespace("a", enforce="strict", warn_version="1.30")
-        assert (code, told["reason"]) == (422, "Invalid")
-        assert told["message"] == (
+        code, reported, _ = await api.namespace("a", enforce="strict", warn_version="1.30")
+        assert (code, reported["reason"]) == (422, "Invalid")
+        assert reported["message"] == (
             'Namespace "a" is invalid: [metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: '
             '"strict": must be one of privileged, baseline, restricted, '
             "metadata.labels[pod-security.kubernetes.io/warn-version]: Invalid value: "
             '"1.30": must be "latest" or "v1.x"]'
         )
         assert (await api.namespace("b"))[0] == 201
-        code, told, _ = await api.relabel("b", enforce="baseline", enforce_version="v2.0")
+        code, reported, _ = await api.relabel("b", enforce="baseline", enforce_version="v2.0")
         assert code == 422
-        assert 'must be "latest" or "v1.x"' in told["message"]
+        assert 'must be "latest" or "v1.x"' in reported["message"]
         assert (await api.relabel("b", enforce="baseline", enforce_version="v1.99"))[0] == 200
 
 
@@ -482,11 +485,11 @@ async def test_an_update_that_runs_nothing_new_is_allowed() -> None:
         patch = "strategic-merge-patch+json"
         assert (await api.send("PATCH", path, {"metadata": {"labels": {"x": "y"}}}, patch))[0] == 200
         assert (await api.send("PATCH", f"{path}/status", {"status": {"message": "m"}}, patch))[0] == 200
-        code, told, _ = await api.send(
+        code, reported, _ = await api.send(
             "PATCH", path, {"spec": {"containers": [{"name": "c", "image": "other"}]}}, patch
         )
         assert code == 403
-        assert 'violates PodSecurity "baseline:latest": privileged' in told["message"]
+        assert 'violates PodSecurity "baseline:latest": privileged' in reported["message"]
 
 
 async def test_a_debugging_container_is_checked_and_cannot_bring_a_pod_level_of_its_own() -> None:
@@ -499,29 +502,29 @@ async def test_a_debugging_container_is_checked_and_cannot_bring_a_pod_level_of_
         _, held, _ = await api.send("GET", path)
         held["spec"]["securityContext"] = {"runAsNonRoot": True}  # which a debugging container cannot set
         held["spec"]["ephemeralContainers"] = [good]
-        code, told, _ = await api.send("PUT", f"{path}/ephemeralcontainers", held)
-        assert code == 403, told
-        assert 'pod or container "c" must set securityContext.runAsNonRoot=true' in told["message"]
+        code, reported, _ = await api.send("PUT", f"{path}/ephemeralcontainers", held)
+        assert code == 403, reported
+        assert 'pod or container "c" must set securityContext.runAsNonRoot=true' in reported["message"]
         await api.namespace("b", enforce="restricted")
         await api.pod("b", pod())
         path = "/api/v1/namespaces/b/pods/p/ephemeralcontainers"
         patch = "strategic-merge-patch+json"
         bad = {**good, "securityContext": {**SAFE, "privileged": True, "allowPrivilegeEscalation": None}}
-        code, told, _ = await api.send("PATCH", path, {"spec": {"ephemeralContainers": [bad]}}, patch)
+        code, reported, _ = await api.send("PATCH", path, {"spec": {"ephemeralContainers": [bad]}}, patch)
         assert code == 403
-        assert 'privileged (container "d"' in told["message"]
-        code, told, _ = await api.send("PATCH", path, {"spec": {"ephemeralContainers": [good]}}, patch)
-        assert code == 200, told
+        assert 'privileged (container "d"' in reported["message"]
+        code, reported, _ = await api.send("PATCH", path, {"spec": {"ephemeralContainers": [good]}}, patch)
+        assert code == 200, reported
 
 
 @pytest.mark.peer("kubectl")
 async def test_kubectl_shows_the_warning_and_the_refusal(tmp_path: Path) -> None:
     async with serving() as api:
         await api.namespace("a", enforce="baseline")
-        _, body = templated("Deployment")
+        _, body = make_templated("Deployment")
         assert "Warning: would violate PodSecurity" in await _kubectl(api, tmp_path, body)
-        told = await _kubectl(api, tmp_path, PRIVILEGED)
-        assert 'pods "p" is forbidden: violates PodSecurity "baseline:latest": privileged' in told
+        reported = await _kubectl(api, tmp_path, PRIVILEGED)
+        assert 'pods "p" is forbidden: violates PodSecurity "baseline:latest": privileged' in reported
 
 
 async def _kubectl(api: Api, home: Path, body: Any) -> str:

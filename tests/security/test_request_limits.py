@@ -1,4 +1,4 @@
-"""One request takes neither the memory nor the time of all others: each here is hostile, at the limits.
+"""Hostile requests at the documented limits: none takes much memory, and none blocks the event loop.
 
 Every case is sent to a real server on SQLite whose loop is measured. What counts is the CPU time that the
 loop's thread spends in one callback (see `tests.support.event_loop_probe`).
@@ -36,15 +36,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredServer]
     directory = tmp_path_factory.mktemp("limits")
     memory.tune_garbage_collector()  # as `volplane` does
     with MeasuredServer(directory, lambda: SqliteStore.open(directory / "state.db")) as running:
-        assert running.request("POST", f"{NAMESPACE}serviceaccounts", named("default")).status == 201
-        assert running.request("POST", MAPS, {**named("small"), "data": {"a": "b"}}).status == 201
-        assert running.request("POST", MAPS, {**named("large"), "data": many(20_000)}).status == 201
+        assert running.request("POST", f"{NAMESPACE}serviceaccounts", with_name("default")).status == 201
+        assert running.request("POST", MAPS, {**with_name("small"), "data": {"a": "b"}}).status == 201
+        assert running.request("POST", MAPS, {**with_name("large"), "data": many(20_000)}).status == 201
         assert running.request("POST", PODS, pod("large", containers(1000))).status == 201
         running.request("GET", MAPS)
         yield running
 
 
-def named(name: str, **more: Any) -> dict[str, Any]:
+def with_name(name: str, **more: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, **more}}
 
 
@@ -57,10 +57,10 @@ def containers(count: int, **more: Any) -> list[Any]:
 
 
 def pod(name: str, of: list[Any], **more: Any) -> dict[str, Any]:
-    return {**named(name), "spec": {"containers": of, **more}}
+    return {**with_name(name), "spec": {"containers": of, **more}}
 
 
-def measured(server: MeasuredServer, *asked: Any, **more: Any) -> Answer:
+def request_measured(server: MeasuredServer, *asked: Any, **more: Any) -> Answer:
     """The answer to a request that neither stalled the loop nor took memory."""
     server.probe.take()
     before = resident()
@@ -76,28 +76,28 @@ def test_a_copy_bomb_is_refused_before_it_grows(server: MeasuredServer) -> None:
     """Three kilobytes that would make 2 to the power of 40 copies of a value."""
     bomb: list[Any] = [{"op": "add", "path": "/data", "value": {"a": "x" * 1000}}]
     bomb += [{"op": "copy", "from": "/data", "path": f"/data/c{number}"} for number in range(40)]
-    got = measured(server, "PATCH", f"{MAPS}/small", bomb, type=JSON_PATCH)
+    got = request_measured(server, "PATCH", f"{MAPS}/small", bomb, type=JSON_PATCH)
     assert (got.status, got.json["reason"]) == (413, "RequestEntityTooLarge")
     assert "the accumulated size increase of copy is" in got.json["message"]
 
 
 def test_copies_within_the_limit_are_made(server: MeasuredServer) -> None:
     bomb = [{"op": "copy", "from": "/data/a", "path": f"/data/c{number}"} for number in range(100)]
-    got = measured(server, "PATCH", f"{MAPS}/small?dryRun=All", bomb, type=JSON_PATCH)
+    got = request_measured(server, "PATCH", f"{MAPS}/small?dryRun=All", bomb, type=JSON_PATCH)
     assert got.status == 200
     assert got.json["data"]["c99"] == "b"
 
 
 @pytest.mark.parametrize("store", ["sqlite", "memory"])
 def test_an_object_is_as_large_as_etcd_takes_it(tmp_path: Path, store: str) -> None:
-    async def opened() -> Any:
+    async def open_store() -> Any:
         return MemoryStore() if store == "memory" else await SqliteStore.open(tmp_path / "state.db")
 
     lease = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-    with MeasuredServer(tmp_path, opened) as server:
-        most = {**named("fits"), "spec": {"holderIdentity": "x" * 1_560_000}}
+    with MeasuredServer(tmp_path, open_store) as server:
+        most = {**with_name("fits"), "spec": {"holderIdentity": "x" * 1_560_000}}
         assert server.request("POST", lease, most).status == 201
-        more = {**named("larger"), "spec": {"holderIdentity": "x" * 1_580_000}}
+        more = {**with_name("larger"), "spec": {"holderIdentity": "x" * 1_580_000}}
         for asked in (
             server.request("POST", lease, more),
             server.request("POST", f"{lease}?dryRun=All", more),
@@ -109,7 +109,7 @@ def test_an_object_is_as_large_as_etcd_takes_it(tmp_path: Path, store: str) -> N
         assert smaller.status == 200
 
 
-def filled(unit: bytes, head: bytes, tail: bytes, size: int = BODY - 100) -> bytes:
+def fill_body(unit: bytes, head: bytes, tail: bytes, size: int = BODY - 100) -> bytes:
     return head + b",".join([unit] * ((size - len(head) - len(tail)) // (len(unit) + 1))) + tail
 
 
@@ -121,10 +121,10 @@ MERGES = b"a: &a {k: v}\n" + b"".join(
     b"%c: &%c {<<: [%b]}\n" % (n + 1, n + 1, b", ".join([b"*%c" % n] * 8)) for n in range(97, 110)
 )
 BODIES: dict[str, tuple[str, bytes, int]] = {
-    "a million empty lists": ("application/json", filled(b"[]", HEAD + b"[", b"]}"), 413),
-    "a million members": ("application/json", filled(b'"a":0', HEAD + b"{", b"}}"), 413),
-    "many members": ("application/json", filled(b'"a":"b"', HEAD + b"{", b"}}", 1_500_000), 201),
-    "text full of signs": ("application/json", filled(b"[{", HEAD + b'{"a":"', b'"}}', 1_000_000), 201),
+    "a million empty lists": ("application/json", fill_body(b"[]", HEAD + b"[", b"]}"), 413),
+    "a million members": ("application/json", fill_body(b'"a":0', HEAD + b"{", b"}}"), 413),
+    "many members": ("application/json", fill_body(b'"a":"b"', HEAD + b"{", b"}}", 1_500_000), 201),
+    "text full of signs": ("application/json", fill_body(b"[{", HEAD + b'{"a":"', b'"}}', 1_000_000), 201),
     "deep JSON": ("application/json", b'{"a":' * 150_000, 400),
     "deep YAML lists": (YAML, b"- " * 1_000_000, 400),
     "deep YAML keys": (YAML, b"? " * 1_000_000, 400),
@@ -142,13 +142,13 @@ BODIES: dict[str, tuple[str, bytes, int]] = {
 @pytest.mark.parametrize("name", BODIES)
 def test_a_body_stalls_nobody(server: MeasuredServer, name: str) -> None:
     media, body, status = BODIES[name]
-    got = measured(server, "POST", f"{MAPS}?dryRun=All", body, type=media)
+    got = request_measured(server, "POST", f"{MAPS}?dryRun=All", body, type=media)
     assert got.status == status, got.body[-300:]
 
 
 @pytest.mark.parametrize("name", ["aliases of aliases", "deep YAML lists", "merges of merges"])
 def test_an_applied_configuration_stalls_nobody(server: MeasuredServer, name: str) -> None:
-    got = measured(server, "PATCH", f"{MAPS}/small?fieldManager=x", BODIES[name][1], type=APPLY)
+    got = request_measured(server, "PATCH", f"{MAPS}/small?fieldManager=x", BODIES[name][1], type=APPLY)
     assert got.status == 400, got.body
 
 
@@ -160,7 +160,7 @@ data:
   b: own
   time: 2026-01-02
 """
-    got = measured(server, "POST", f"{MAPS}?dryRun=All", text.encode(), type=YAML)
+    got = request_measured(server, "POST", f"{MAPS}?dryRun=All", text.encode(), type=YAML)
     assert got.status == 201, got.body
     assert got.json["data"] == {"a": "first", "b": "own", "c": "second", "time": "2026-01-02"}
 
@@ -175,16 +175,21 @@ OWNERS = {
     "fieldsV1": {"f:data": {f"f:k{number}": {} for number in range(50_000)}},
 }
 HOSTILE: dict[str, tuple[str, str, Any, str]] = {
-    "members": ("POST", MAPS, {**named("n"), "data": many(90_000)}, "application/json"),
-    "labels": ("POST", MAPS, named("n", labels=many(60_000)), "application/json"),
-    "unknown fields": ("POST", MAPS, {**named("n"), **many(150_000)}, "application/json"),
-    "finalizers": ("POST", MAPS, named("n", finalizers=FINALIZERS), "application/json"),
-    "owners of fields": ("PUT", f"{MAPS}/small", named("small", managedFields=[OWNERS]), "application/json"),
+    "members": ("POST", MAPS, {**with_name("n"), "data": many(90_000)}, "application/json"),
+    "labels": ("POST", MAPS, with_name("n", labels=many(60_000)), "application/json"),
+    "unknown fields": ("POST", MAPS, {**with_name("n"), **many(150_000)}, "application/json"),
+    "finalizers": ("POST", MAPS, with_name("n", finalizers=FINALIZERS), "application/json"),
+    "owners of fields": (
+        "PUT",
+        f"{MAPS}/small",
+        with_name("small", managedFields=[OWNERS]),
+        "application/json",
+    ),
     "containers": ("POST", PODS, pod("n", containers(20_000)), "application/json"),
     "containers of one name": ("POST", PODS, pod("n", [{"name": "c"}] * 30_000), "application/json"),
     "environment": ("POST", PODS, pod("n", containers(1, env=ENVIRONMENT)), "application/json"),
     "merged containers": ("PATCH", f"{PODS}/large", pod("large", containers(10_000)), STRATEGIC),
-    "merged finalizers": ("PATCH", f"{PODS}/large", named("large", finalizers=FINALIZERS), STRATEGIC),
+    "merged finalizers": ("PATCH", f"{PODS}/large", with_name("large", finalizers=FINALIZERS), STRATEGIC),
     "a change of a large object": ("PATCH", f"{MAPS}/large", {"data": {"k1": "w"}}, MERGE),
     "an operation on a large object": (
         "PATCH", f"{MAPS}/large", [{"op": "add", "path": "/data/k1", "value": "x"}] * 10_000, JSON_PATCH
@@ -195,7 +200,7 @@ HOSTILE: dict[str, tuple[str, str, Any, str]] = {
     ),
     "a long duration": (
         "POST", "/apis/batch/v1/namespaces/default/cronjobs",
-        {**named("n"), "spec": {"schedule": "@every " + "1" * 12_000}}, "application/json",
+        {**with_name("n"), "spec": {"schedule": "@every " + "1" * 12_000}}, "application/json",
     ),
     "a token of many parts": (
         "POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "a." * 1_000_000}},
@@ -208,7 +213,7 @@ HOSTILE: dict[str, tuple[str, str, Any, str]] = {
 def test_a_large_object_stalls_nobody(server: MeasuredServer, name: str) -> None:
     method, path, body, media = HOSTILE[name]
     joint = "&" if "?" in path else "?"
-    got = measured(
+    got = request_measured(
         server, method, f"{path}{joint}dryRun=All" if "review" not in path else path, body, type=media
     )
     assert got.status < 500, got.body[-300:]
@@ -226,30 +231,30 @@ def test_a_large_object_stalls_nobody(server: MeasuredServer, name: str) -> None
     ],
 )
 def test_a_question_stalls_nobody(server: MeasuredServer, query: str) -> None:
-    assert measured(server, "GET", f"{MAPS}?{query}").status < 500
+    assert request_measured(server, "GET", f"{MAPS}?{query}").status < 500
 
 
 def test_many_unknown_fields_are_told_in_few_warnings(server: MeasuredServer) -> None:
-    """A header each: more than a hundred, and Python's own client refuses the answer."""
-    got = measured(server, "POST", f"{MAPS}?dryRun=All", {**named("n"), **many(1000)})
+    """Each warning is a header, and Python's own HTTP client refuses more than a hundred."""
+    got = request_measured(server, "POST", f"{MAPS}?dryRun=All", {**with_name("n"), **many(1000)})
     assert got.status == 201
 
 
 @pytest.mark.parametrize("form", ["application/yaml", "application/json;as=Table;v=v1;g=meta.k8s.io"])
 def test_a_long_list_is_made_in_turns(server: MeasuredServer, form: str) -> None:
     for number in range(300):
-        server.request("POST", f"{NAMESPACE}limitranges", named(f"l{number}"))
-    assert measured(server, "GET", f"{NAMESPACE}limitranges", accept=form).status == 200
+        server.request("POST", f"{NAMESPACE}limitranges", with_name(f"l{number}"))
+    assert request_measured(server, "GET", f"{NAMESPACE}limitranges", accept=form).status == 200
 
 
-# Kinds of somebody's own
+# Custom resources
 
 
 def definition(plural: str, spec: Any) -> dict[str, Any]:
     schema = {"type": "object", "properties": {"spec": {"type": "object", **spec}}}
     kind = plural.capitalize()
     return {
-        **named(f"{plural}.limits.example.com"),
+        **with_name(f"{plural}.limits.example.com"),
         "spec": {
             "group": "limits.example.com",
             "scope": "Namespaced",
@@ -261,22 +266,27 @@ def definition(plural: str, spec: Any) -> dict[str, Any]:
     }
 
 
-def defined(server: MeasuredServer, plural: str, spec: Any) -> str:
+def define_kind(server: MeasuredServer, plural: str, spec: Any) -> str:
     """The path of a new kind, which is served when its definition is answered."""
-    got = measured(server, "POST", DEFINITIONS, definition(plural, spec))
+    got = request_measured(server, "POST", DEFINITIONS, definition(plural, spec))
     assert got.status == 201, got.body
     return f"/apis/limits.example.com/v1/namespaces/default/{plural}"
 
 
 def instance(plural: str, spec: Any) -> dict[str, Any]:
-    return {"apiVersion": "limits.example.com/v1", "kind": plural.capitalize(), **named("x"), "spec": spec}
+    return {
+        "apiVersion": "limits.example.com/v1",
+        "kind": plural.capitalize(),
+        **with_name("x"),
+        "spec": spec,
+    }
 
 
 def test_a_definition_with_ten_thousand_fields_stalls_nobody(server: MeasuredServer) -> None:
-    path = defined(server, "wides", {"properties": {f"p{n}": {"type": "string"} for n in range(10_000)}})
-    got = measured(server, "POST", path, instance("wides", {f"p{n}": "v" for n in range(10_000)}))
+    path = define_kind(server, "wides", {"properties": {f"p{n}": {"type": "string"} for n in range(10_000)}})
+    got = request_measured(server, "POST", path, instance("wides", {f"p{n}": "v" for n in range(10_000)}))
     assert got.status == 201
-    assert measured(server, "GET", "/openapi/v2").status == 200
+    assert request_measured(server, "GET", "/openapi/v2").status == 200
 
 
 PATTERNS = [
@@ -292,8 +302,8 @@ PATTERNS = [
 def test_a_pattern_that_backtracks_elsewhere_stalls_nobody(server: MeasuredServer, case: int) -> None:
     pattern, text = PATTERNS[case]
     plural = f"patterns{case}"
-    path = defined(server, plural, {"properties": {"t": {"type": "string", "pattern": pattern}}})
-    got = measured(server, "POST", path, instance(plural, {"t": text}))
+    path = define_kind(server, plural, {"properties": {"t": {"type": "string", "pattern": pattern}}})
+    got = request_measured(server, "POST", path, instance(plural, {"t": text}))
     assert got.status == 422
     assert f"should match '{pattern}'" in got.json["message"]
 
@@ -318,21 +328,21 @@ def test_a_validation_rule_stalls_nobody(server: MeasuredServer, name: str, leng
         "t": {"type": "array", "items": {"type": "string"}},
         "s": {"type": "string"},
     }
-    path = defined(
+    path = define_kind(
         server, plural, {"properties": fields, "x-kubernetes-validations": [{"rule": RULES[name]}]}
     )
     for sign in "a1":
         spec = {"l": list(range(100)), "t": ["a"] * 1000, "s": sign * length}
-        got = measured(server, "POST", path, instance(plural, spec))
+        got = request_measured(server, "POST", path, instance(plural, spec))
         assert got.status in (201, 409, 422), got.body
 
 
 @pytest.mark.parametrize("format", ["duration", "email", "byte", "ipv4", "cidr", "isbn", "uri", "date-time"])
 def test_a_format_stalls_nobody(server: MeasuredServer, format: str) -> None:
     plural = f"f{format.replace('-', '')}s"
-    path = defined(server, plural, {"properties": {"s": {"type": "string", "format": format}}})
+    path = define_kind(server, plural, {"properties": {"s": {"type": "string", "format": format}}})
     for text in ("1" * 12_000, "1" * 1_000_000, "a@" * 6000, " " * 12_000 + "1", "1.1." * 3000):
-        got = measured(server, "POST", path, instance(plural, {"s": text}))
+        got = request_measured(server, "POST", path, instance(plural, {"s": text}))
         assert got.status in (201, 409, 422), got.body[-300:]
 
 
@@ -347,6 +357,6 @@ def test_a_filter_of_many_stars_takes_no_time_at_all() -> None:
 
 def test_how_late_the_loop_is_can_be_seen(server: MeasuredServer) -> None:
     deadline = time.monotonic() + 60
-    while b"event_loop_lag_seconds_count 0" in (told := server.request("GET", "/metrics").body):
+    while b"event_loop_lag_seconds_count 0" in (reported := server.request("GET", "/metrics").body):
         assert time.monotonic() < deadline
-    assert b"event_loop_lag_seconds_bucket" in told
+    assert b"event_loop_lag_seconds_bucket" in reported

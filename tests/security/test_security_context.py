@@ -1,4 +1,4 @@
-"""Security contexts: what is accepted, what a container gets, what a node refuses, what the kernel does."""
+"""Security contexts: validation, what a container gets, what a node refuses, and what the kernel enforces."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ from volplane.node.pods.security_context import (
 from volplane.rules import sysctls
 
 RULES = strategies.of(kinds.of(Pod))
+CALL: Any = None  # these rules do not depend on the request
 RUNTIME_DEFAULT = {"type": "RuntimeDefault"}
 
 
 def pod(context: dict[str, Any] | None = None, *, meta: dict[str, Any] | None = None, **spec: Any) -> Pod:
     """A pod whose one container has this security context."""
-    main = {"name": "c", "image": "i", "command": ["true"]}
+    main: dict[str, Any] = {"name": "c", "image": "i", "command": ["true"]}
     if context is not None:
         main["securityContext"] = context
     data = {"metadata": {"name": "p", **(meta or {})}, "spec": {"containers": [main], **spec}}
@@ -161,11 +162,11 @@ INVALID = {
 
 @pytest.mark.parametrize("case", INVALID)
 def test_what_upstream_refuses_is_refused(case: str) -> None:
-    obj, field, told = INVALID[case]
-    causes = RULES.validate_create(None, obj)
+    obj, field, reported = INVALID[case]
+    causes = list(RULES.validate_create(CALL, obj))
     found = next((cause for cause in causes if cause.field == field), None)
     assert found is not None, causes
-    assert told in found.message
+    assert reported in found.message
 
 
 def test_what_upstream_accepts_is_accepted() -> None:
@@ -181,13 +182,13 @@ def test_what_upstream_accepts_is_accepted() -> None:
         securityContext={**sysctl("net/ipv4/tcp_rmem"), "supplementalGroupsPolicy": "Strict"},
         hostAliases=[{"ip": "010.0.0.1", "hostnames": ["a.b"]}, {"ip": "2001:db8::1", "hostnames": ["c"]}],
     )
-    assert RULES.validate_create(None, good) == []
+    assert list(RULES.validate_create(CALL, good)) == []
 
 
 # --- what a container gets
 
 
-def asked(
+def resolve(
     context: dict[str, Any] | None = None, *, seccomp_default: bool = False, **spec: Any
 ) -> ContainerSecurity:
     made = pod(context, **spec)
@@ -195,14 +196,14 @@ def asked(
 
 
 def capabilities(**asked_for: list[str]) -> set[str]:
-    return set(asked({"capabilities": asked_for}).effective_capabilities)
+    return set(resolve({"capabilities": asked_for}).effective_capabilities)
 
 
 USUAL = set(DEFAULT_CAPABILITIES)
 
 
 def test_capabilities_are_added_to_and_dropped_from_the_usual_set() -> None:
-    assert asked().capabilities is None
+    assert resolve().capabilities is None
     assert capabilities(add=["NET_ADMIN"]) == USUAL | {"CAP_NET_ADMIN"}
     assert capabilities(add=["cap_sys_time"]) == USUAL | {"CAP_SYS_TIME"}
     assert capabilities(drop=["CHOWN", "CAP_KILL"]) == USUAL - {"CAP_CHOWN", "CAP_KILL"}
@@ -210,7 +211,7 @@ def test_capabilities_are_added_to_and_dropped_from_the_usual_set() -> None:
     assert capabilities(add=["NET_BIND_SERVICE"], drop=["all"]) == {"CAP_NET_BIND_SERVICE"}
     assert capabilities(add=["ALL"]) == set(CAPABILITIES)
     assert capabilities(add=["ALL"], drop=["SYS_ADMIN"]) == set(CAPABILITIES) - {"CAP_SYS_ADMIN"}
-    assert set(asked({"privileged": True}).effective_capabilities) == set(CAPABILITIES)
+    assert set(resolve({"privileged": True}).effective_capabilities) == set(CAPABILITIES)
 
 
 def test_an_unknown_capability_is_refused() -> None:
@@ -223,21 +224,21 @@ def test_an_unknown_capability_is_refused() -> None:
 def test_a_container_counts_more_than_its_pod() -> None:
     shared = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": 1, "runAsGroup": 2}
     own = {"seccompProfile": {"type": "Unconfined"}, "runAsUser": 0}
-    got = asked(own, securityContext=shared)
+    got = resolve(own, securityContext=shared)
     assert (got.seccomp, got.user, got.group) == ("Unconfined", 0, 2)
-    assert asked(securityContext=shared).seccomp == "RuntimeDefault"
+    assert resolve(securityContext=shared).seccomp == "RuntimeDefault"
 
 
 def test_seccomp_is_off_unless_the_node_says_otherwise() -> None:
-    assert asked().seccomp == "Unconfined"
-    assert asked(seccomp_default=True).seccomp == "RuntimeDefault"
-    assert asked({"seccompProfile": {"type": "Unconfined"}}, seccomp_default=True).seccomp == "Unconfined"
+    assert resolve().seccomp == "Unconfined"
+    assert resolve(seccomp_default=True).seccomp == "RuntimeDefault"
+    assert resolve({"seccompProfile": {"type": "Unconfined"}}, seccomp_default=True).seccomp == "Unconfined"
     privileged = {"privileged": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    assert asked(privileged, seccomp_default=True).seccomp == "Unconfined"
+    assert resolve(privileged, seccomp_default=True).seccomp == "Unconfined"
 
 
 def test_the_other_fields_arrive_as_they_are() -> None:
-    got = asked(
+    got = resolve(
         {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "procMount": "Unmasked"},
         securityContext={
             **sysctl("net/ipv4/tcp_syncookies"),
@@ -248,10 +249,10 @@ def test_the_other_fields_arrive_as_they_are() -> None:
     )
     assert (got.no_new_privs, got.readonly_root, got.proc_mount) == (True, True, "Unmasked")
     assert got.sysctls == {"net.ipv4.tcp_syncookies": "1"}
-    dotted = asked(securityContext=sysctl("net.ipv4.conf.eth0/1.forwarding"))
+    dotted = resolve(securityContext=sysctl("net.ipv4.conf.eth0/1.forwarding"))
     assert dotted.sysctls == {"net/ipv4/conf/eth0.1/forwarding": "1"}
     assert got.groups == (5, 6, 7)
-    usual = asked()
+    usual = resolve()
     assert (usual.no_new_privs, usual.readonly_root, usual.proc_mount) == (False, False, "Default")
 
 
@@ -264,23 +265,23 @@ def test_who_must_not_be_root_needs_a_user() -> None:
 # --- what a node refuses
 
 
-def refused(made: Pod, *patterns: str) -> tuple[str, str] | None:
+def check_refusal(made: Pod, *patterns: str) -> tuple[str, str] | None:
     refusal = check_pod(made, sysctls.allow(patterns))
-    return refusal and (refusal.reason, refusal.message)
+    return (refusal.reason, refusal.message) if refusal else None
 
 
 def test_sysctls_that_are_not_safe_are_refused_unless_the_node_allows_them() -> None:
     for name in sysctls.SAFE:
-        assert refused(pod(securityContext=sysctl(name))) is None
+        assert check_refusal(pod(securityContext=sysctl(name))) is None
     unsafe = pod(securityContext=sysctl("kernel.msgmax"))
-    told = ("SysctlForbidden", 'forbidden sysctl: "kernel.msgmax" not allowlisted')
-    assert refused(unsafe) == told
-    assert refused(unsafe, "kernel.shm*") == told
-    assert refused(unsafe, "kernel.msg*") is None
-    assert refused(unsafe, "kernel.msgmax") is None
-    assert refused(pod(securityContext=sysctl("net/core/somaxconn")), "net.*") is None
+    reported = ("SysctlForbidden", 'forbidden sysctl: "kernel.msgmax" not allowlisted')
+    assert check_refusal(unsafe) == reported
+    assert check_refusal(unsafe, "kernel.shm*") == reported
+    assert check_refusal(unsafe, "kernel.msg*") is None
+    assert check_refusal(unsafe, "kernel.msgmax") is None
+    assert check_refusal(pod(securityContext=sysctl("net/core/somaxconn")), "net.*") is None
     shared = pod(securityContext=sysctl("kernel.shm_rmid_forced"), hostIPC=True)
-    assert refused(shared) == (
+    assert check_refusal(shared) == (
         "SysctlForbidden",
         'forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled',
     )
@@ -294,25 +295,25 @@ def test_a_node_cannot_allow_sysctls_of_the_whole_machine() -> None:
 
 
 def test_app_armor_profiles_are_refused_where_they_cannot_be_enforced() -> None:
-    told = ("AppArmor", f"Cannot enforce AppArmor: {NO_APP_ARMOR}")
-    assert refused(pod({"appArmorProfile": {"type": "RuntimeDefault"}})) == told
-    assert refused(pod(securityContext={"appArmorProfile": {"type": "RuntimeDefault"}})) == told
+    reported = ("AppArmor", f"Cannot enforce AppArmor: {NO_APP_ARMOR}")
+    assert check_refusal(pod({"appArmorProfile": {"type": "RuntimeDefault"}})) == reported
+    assert check_refusal(pod(securityContext={"appArmorProfile": {"type": "RuntimeDefault"}})) == reported
     annotation = {"container.apparmor.security.beta.kubernetes.io/c": "localhost/x"}
-    assert refused(pod(meta={"annotations": annotation})) == told
-    assert refused(pod({"appArmorProfile": {"type": "Unconfined"}})) is None
+    assert check_refusal(pod(meta={"annotations": annotation})) == reported
+    assert check_refusal(pod({"appArmorProfile": {"type": "Unconfined"}})) is None
     overridden = pod(
         {"appArmorProfile": {"type": "Unconfined"}},
         securityContext={"appArmorProfile": {"type": "RuntimeDefault"}},
     )
-    assert refused(overridden) is None
+    assert check_refusal(overridden) is None
 
 
 def test_pods_for_another_system_and_user_namespaces_are_refused() -> None:
-    assert refused(pod(os={"name": "windows"})) == (
+    assert check_refusal(pod(os={"name": "windows"})) == (
         "PodOSNotSupported",
         "Failed to admit pod as the OS field doesn't match node OS",
     )
-    assert refused(pod(os={"name": "linux"})) is None
+    assert check_refusal(pod(os={"name": "linux"})) is None
     assert "no user namespaces" in find_sandbox_problem(pod(hostUsers=False))
     assert find_sandbox_problem(pod(hostUsers=True)) == find_sandbox_problem(pod()) == ""
 
@@ -341,8 +342,8 @@ async def test_a_pod_that_wants_a_user_namespace_gets_no_sandbox() -> None:
     async with node_env() as here:
         await here.start()
         await here.pod(hostUsers=False, container={"image": "i", "command": ["/bin/true"]})
-        told = await here.wait_for_event("user namespaces")
-        assert told.startswith("Failed to create pod sandbox: hostUsers is false")
+        reported = await here.wait_for_event("user namespaces")
+        assert reported.startswith("Failed to create pod sandbox: hostUsers is false")
         assert await here.phase() == "Pending"
 
 
@@ -351,8 +352,8 @@ async def test_a_pod_that_wants_a_user_namespace_gets_no_sandbox() -> None:
 async def test_a_status_that_says_that_a_pod_has_begun_admits_it_nowhere(context: str) -> None:
     asked_for = sysctl("kernel.msgmax") if context == "sysctl" else {"appArmorProfile": RUNTIME_DEFAULT}
     began = "2026-01-02T03:04:05Z"
-    told = {"name": "main", "containerID": "process://x", "image": "i", "imageID": "", "restartCount": 0}
-    main = {**told, "ready": True, "state": {"running": {"startedAt": began}}}
+    reported = {"name": "main", "containerID": "process://x", "image": "i", "imageID": "", "restartCount": 0}
+    main = {**reported, "ready": True, "state": {"running": {"startedAt": began}}}
     async with node_env() as here:
         await here.pod(securityContext=asked_for)
         status = {"phase": "Running", "startTime": began, "containerStatuses": [main]}
@@ -377,8 +378,8 @@ async def test_an_ephemeral_container_with_an_app_armor_profile_is_refused_and_i
         await here.wait_until_ready()
         patch = {"spec": {"ephemeralContainers": [bad]}}
         await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
-        told = await here.wait_for_event("Cannot enforce AppArmor")
-        assert told == f"Error: Cannot enforce AppArmor: {NO_APP_ARMOR_SUPPORT}"
+        reported = await here.wait_for_event("Cannot enforce AppArmor")
+        assert reported == f"Error: Cannot enforce AppArmor: {NO_APP_ARMOR_SUPPORT}"
         (refusal,) = (await _status(here)).ephemeral_container_statuses
         assert refusal.state.waiting.reason == "CreateContainerError"
         await here.stop()
@@ -407,7 +408,7 @@ REFUSED_CONTAINERS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED_CONTAINERS)
 @pytest.mark.parametrize("place", ["containers", "initContainers", "ephemeralContainers"])
 async def test_a_container_that_cannot_be_confined_is_not_started(case: str, place: str) -> None:
-    context, told = REFUSED_CONTAINERS[case]
+    context, reported = REFUSED_CONTAINERS[case]
     bad = {"name": "bad", "image": "i", "command": ["/bin/true"], "securityContext": context}
     async with node_env() as here:
         await here.start()
@@ -420,7 +421,7 @@ async def test_a_container_that_cannot_be_confined_is_not_started(case: str, pla
             await here.wait_until_ready()
             patch = {"spec": {"ephemeralContainers": [bad]}}
             await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
-        assert (await here.wait_for_event(told)).startswith("Error: ")
+        assert (await here.wait_for_event(reported)).startswith("Error: ")
         status = await _status(here)
         statuses = (
             *status.init_container_statuses,
@@ -429,7 +430,7 @@ async def test_a_container_that_cannot_be_confined_is_not_started(case: str, pla
         )
         waiting = next(s.state.waiting for s in statuses if s.name == "bad")
         assert waiting.reason == "CreateContainerError"
-        assert told in waiting.message
+        assert reported in waiting.message
 
 
 @pytest.mark.root
@@ -444,8 +445,8 @@ async def test_a_container_that_makes_device_nodes_cannot_follow_mounts_of_the_m
     async with node_env() as here:
         await here.start()
         await here.pod(container=bad, volumes=[{"name": "data", "emptyDir": {}}])
-        told = await here.wait_for_event("MKNOD")
-        assert told.startswith('Error: volume mount "data" of container "bad" has mountPropagation')
+        reported = await here.wait_for_event("MKNOD")
+        assert reported.startswith('Error: volume mount "data" of container "bad" has mountPropagation')
         (status,) = (await _status(here)).container_statuses
         assert status.state.waiting is not None
         assert status.state.waiting.reason == "CreateContainerError"
@@ -466,7 +467,7 @@ async def test_built_in_images_run_whatever_limits_their_manifests_ask_for() -> 
         await here.wait_until_ready()
 
 
-# --- what the kernel says of a running container
+# --- what the kernel reports of a running container
 
 STATUS = "grep -E '^(Uid|Groups|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status"
 
@@ -476,10 +477,10 @@ async def run(here: NodeEnv, script: str, context: dict[str, Any], **spec: Any) 
     main = {"image": "busybox", "command": ["/bin/sh", "-c", script], "securityContext": context}
     made = await here.pod(container=main, restartPolicy="Never", **spec)
 
-    async def ended() -> bool:
+    async def has_ended() -> bool:
         return await here.phase() in ("Succeeded", "Failed")
 
-    await until(ended, here.timeout)
+    await until(has_ended, here.timeout)
     path = here.paths.real(here.paths.log_file("default", "app", made.uid, "main", 0))
     lines = [line.split(" ", 3)[3] for line in read(path).splitlines()]
     await here.delete(grace=0)
@@ -487,7 +488,7 @@ async def run(here: NodeEnv, script: str, context: dict[str, Any], **spec: Any) 
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
-def held(mask: str) -> set[str]:
+def capability_names(mask: str) -> set[str]:
     return {name for number, name in enumerate(CAPABILITIES) if int(mask, 16) >> number & 1}
 
 
@@ -495,15 +496,15 @@ def held(mask: str) -> set[str]:
 async def test_a_container_has_the_capabilities_that_are_left() -> None:
     async with node_env() as here:
         await here.start()
-        told = await run(here, STATUS, {})
-        assert held(told["CapEff"]) == held(told["CapBnd"]) == USUAL
-        assert (told["NoNewPrivs"], told["Seccomp"]) == ("0", "0")
-        told = await run(here, STATUS, {"capabilities": {"add": ["NET_ADMIN"], "drop": ["CHOWN"]}})
-        assert held(told["CapBnd"]) == USUAL - {"CAP_CHOWN"} | {"CAP_NET_ADMIN"}
-        told = await run(here, STATUS, {"capabilities": {"drop": ["ALL"]}})
-        assert held(told["CapEff"]) == held(told["CapBnd"]) == set()
-        told = await run(here, STATUS, {"runAsUser": 1000, "capabilities": {"add": ["NET_ADMIN"]}})
-        assert held(told["CapEff"]) == set()
+        reported = await run(here, STATUS, {})
+        assert capability_names(reported["CapEff"]) == capability_names(reported["CapBnd"]) == USUAL
+        assert (reported["NoNewPrivs"], reported["Seccomp"]) == ("0", "0")
+        reported = await run(here, STATUS, {"capabilities": {"add": ["NET_ADMIN"], "drop": ["CHOWN"]}})
+        assert capability_names(reported["CapBnd"]) == USUAL - {"CAP_CHOWN"} | {"CAP_NET_ADMIN"}
+        reported = await run(here, STATUS, {"capabilities": {"drop": ["ALL"]}})
+        assert capability_names(reported["CapEff"]) == capability_names(reported["CapBnd"]) == set()
+        reported = await run(here, STATUS, {"runAsUser": 1000, "capabilities": {"add": ["NET_ADMIN"]}})
+        assert capability_names(reported["CapEff"]) == set()
 
 
 @pytest.mark.root
@@ -513,8 +514,8 @@ async def test_no_privileges_are_gained_and_calls_are_filtered() -> None:
     admin = {"capabilities": {"add": ["SYS_ADMIN"]}}
     async with node_env() as here:
         await here.start()
-        told = await run(here, script, {"allowPrivilegeEscalation": False, "runAsUser": 1000, **default})
-        assert (told["NoNewPrivs"], told["Seccomp"], told["Uid"].split()[0]) == ("1", "2", "1000")
+        reported = await run(here, script, {"allowPrivilegeEscalation": False, "runAsUser": 1000, **default})
+        assert (reported["NoNewPrivs"], reported["Seccomp"], reported["Uid"].split()[0]) == ("1", "2", "1000")
         # Who has the capability is let through by the default profile, and not by one that forbids the call.
         assert (await run(here, script, {**default, **admin}))["unshare"] == "yes"
         profiles = here.paths.real(here.paths.seccomp)
@@ -522,8 +523,8 @@ async def test_no_privileges_are_gained_and_calls_are_filtered() -> None:
         rule = {"names": ["unshare"], "action": "SCMP_ACT_ERRNO"}
         write(f"{profiles}/own.json", json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}))
         own = {"seccompProfile": {"type": "Localhost", "localhostProfile": "own.json"}}
-        told = await run(here, script, {**own, **admin})
-        assert (told["Seccomp"], told["NoNewPrivs"], told["unshare"]) == ("2", "0", "no")
+        reported = await run(here, script, {**own, **admin})
+        assert (reported["Seccomp"], reported["NoNewPrivs"], reported["unshare"]) == ("2", "0", "no")
         assert (await run(here, script, admin))["unshare"] == "yes"
 
 
@@ -549,10 +550,10 @@ async def test_a_read_only_root_cannot_be_written_and_volumes_can() -> None:
     }
     async with node_env() as here:
         await here.start()
-        told = await run(here, script, {"readOnlyRootFilesystem": True}, **volume)
-        assert told == {"/root-file": "no", "/etc/file": "no", "/usr/file": "no", "/data/file": "yes"}
-        told = await run(here, script, {}, **volume)
-        assert set(told.values()) == {"yes"}
+        reported = await run(here, script, {"readOnlyRootFilesystem": True}, **volume)
+        assert reported == {"/root-file": "no", "/etc/file": "no", "/usr/file": "no", "/data/file": "yes"}
+        reported = await run(here, script, {}, **volume)
+        assert set(reported.values()) == {"yes"}
 
 
 @pytest.mark.root
@@ -570,8 +571,8 @@ async def test_sysctls_are_set_for_the_pod_alone() -> None:
     }
     async with node_env() as here:
         await here.start()
-        told = await run(here, script, {}, securityContext=context)
-        assert told == {"port": "81", "shm": "1"}
+        reported = await run(here, script, {}, securityContext=context)
+        assert reported == {"port": "81", "shm": "1"}
     assert read("/proc/sys/net/ipv4/ip_unprivileged_port_start") == before
 
 
@@ -604,11 +605,11 @@ async def test_an_ephemeral_container_is_confined_as_any_other() -> None:
         patch = {"spec": {"ephemeralContainers": [debugger]}}
         await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
 
-        async def ended() -> bool:
+        async def has_ended() -> bool:
             statuses = (await _status(here)).ephemeral_container_statuses
             return bool(statuses and statuses[0].state.terminated)
 
-        await until(ended, here.timeout)
+        await until(has_ended, here.timeout)
         path = here.paths.real(here.paths.log_file("default", "app", made.uid, "debug", 0))
         log = read(path)
         assert "CapBnd:\t0000000000000000" in log
@@ -667,13 +668,13 @@ def run_under(program: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    return reported
 
 
 def test_the_default_profile_lets_programs_run_and_keeps_them_from_new_namespaces() -> None:
-    told = run_under(seccomp.compile_default(DEFAULT_CAPABILITIES))
-    assert told == {
+    reported = run_under(seccomp.compile_default(DEFAULT_CAPABILITIES))
+    assert reported == {
         "getpid": "ok",
         "unshare": "EPERM",
         "clone3": "ENOSYS",
@@ -689,11 +690,11 @@ def test_the_default_profile_lets_programs_run_and_keeps_them_from_new_namespace
 
 
 def test_who_has_a_capability_may_make_its_calls() -> None:
-    told = run_under(seccomp.compile_default((*DEFAULT_CAPABILITIES, "CAP_SYS_ADMIN")))
-    assert told["unshare"] == "ok"
-    assert told["clone"] == "EINVAL"
-    assert told["clone3"] != "ENOSYS"
-    assert told["add_key"] == "EPERM"
+    reported = run_under(seccomp.compile_default((*DEFAULT_CAPABILITIES, "CAP_SYS_ADMIN")))
+    assert reported["unshare"] == "ok"
+    assert reported["clone"] == "EINVAL"
+    assert reported["clone3"] != "ENOSYS"
+    assert reported["add_key"] == "EPERM"
 
 
 def test_a_profile_of_the_node_is_applied(tmp_path: Path) -> None:
@@ -717,10 +718,10 @@ def test_a_profile_of_the_node_is_applied(tmp_path: Path) -> None:
             }
         )
     )
-    told = run_under(seccomp.compile_file(str(file), ("CAP_CHOWN",)))
-    assert told["unshare"] == "ENOSPC"
-    assert told["add_key"] != "EPERM"
-    assert (told["personality"], told["odd personality"]) == ("ok", "EPERM")
+    reported = run_under(seccomp.compile_file(str(file), ("CAP_CHOWN",)))
+    assert reported["unshare"] == "ENOSPC"
+    assert reported["add_key"] != "EPERM"
+    assert (reported["personality"], reported["odd personality"]) == ("ok", "EPERM")
 
 
 BAD_PROFILES = {
@@ -744,8 +745,8 @@ def test_a_profile_that_cannot_be_understood_is_refused(case: str, tmp_path: Pat
 
 
 def test_compiled_filters_are_whole_instructions_that_the_kernel_takes() -> None:
-    for held in ((), DEFAULT_CAPABILITIES, CAPABILITIES):
-        program = base64.b64decode(seccomp.compile_default(held))
+    for capability_names in ((), DEFAULT_CAPABILITIES, CAPABILITIES):
+        program = base64.b64decode(seccomp.compile_default(capability_names))
         assert program
         assert len(program) % 8 == 0
         assert len(program) // 8 <= seccomp.MOST_INSTRUCTIONS

@@ -60,7 +60,7 @@ def test_headers_that_unpack_into_much_end_the_session(block: bytes) -> None:
 
 
 def test_a_data_frame_is_handed_on_as_it_comes() -> None:
-    """It may announce 16 MiB, of which nobody waits for the last."""
+    """A frame may announce 16 MiB; its data is passed on before all of it has arrived."""
     decoder = frames.Decoder()
     announced = struct.pack("!II", 1, frames.FIN << 24 | 0xFFFFFF)
     assert list(decoder.feed(announced + b"abc")) == [frames.Data(1, b"abc")]
@@ -74,7 +74,7 @@ def test_a_data_frame_is_handed_on_as_it_comes() -> None:
 
 
 @asynccontextmanager
-async def upgraded(handler: Any) -> AsyncIterator[tuple[Stream, HttpServer]]:
+async def open_upgraded(handler: Any) -> AsyncIterator[tuple[Stream, HttpServer]]:
     """The client's end of a connection that `handler` takes over."""
     server = await serve(handler)
     http = HttpClient(f"http://127.0.0.1:{server.port}")
@@ -94,12 +94,12 @@ async def test_streams_that_are_opened_and_reset_do_not_pile_up() -> None:
     async def handler(request: Request) -> Upgraded:
         below: ByteStream = await request.upgrade({"Upgrade": "SPDY/3.1"})
         made = session.SpdySession(below, first_id=2)
-        await made._run()  # nobody takes what comes
+        await made._run()  # no reader
         waiting.append(made._incoming.qsize())
         return Upgraded()
 
     encoder = frames.Encoder()
-    async with asyncio.timeout(30), upgraded(handler) as (stream, _):
+    async with asyncio.timeout(30), open_upgraded(handler) as (stream, _):
         for id in range(1, 2 * 3000, 2):
             stream.write_nowait(encoder.open(id, {"streamtype": "data"}) + frames.reset(id, frames.CANCEL))
         stream.write_nowait(frames.ping(1))
@@ -120,7 +120,7 @@ async def test_a_port_forward_keeps_few_streams_without_their_other_half() -> No
         await portforward._serve(await request.upgrade({"Upgrade": "SPDY/3.1"}), dial)
         return Upgraded()
 
-    async with asyncio.timeout(30), upgraded(handler) as (stream, _), session.client(stream) as made:
+    async with asyncio.timeout(30), open_upgraded(handler) as (stream, _), session.client(stream) as made:
         channels = [
             await made.open({"streamtype": "data", "port": "80", "requestid": str(number)})
             for number in range(portforward.MAX_UNPAIRED + 10)
@@ -148,7 +148,7 @@ async def test_what_a_peer_does_not_read_is_not_gathered() -> None:
             written += 65536
         return Upgraded()
 
-    async with asyncio.timeout(30), upgraded(handler):
+    async with asyncio.timeout(30), open_upgraded(handler):
         await blocked.wait()
     assert written < 64 << 20  # what the kernel holds, and a little of ours
 
@@ -255,13 +255,13 @@ async def test_a_port_forward_refuses_ports_that_cannot_be(query: str) -> None:
 
 
 async def test_a_host_port_hands_on_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes two descriptors of the node's process, and whoever connects is known to nobody."""
+    """Each takes two descriptors of the node's process, and the clients are not authenticated."""
     monkeypatch.setattr(relay, "DESCRIPTOR_SHARE", 1 << 30)
     behind = await asyncio.start_server(_echo, "127.0.0.1", 0)
     port = behind.sockets[0].getsockname()[1]
     listening = socket.create_server(("127.0.0.1", 0))
     address = listening.getsockname()
-    made = relay.Relay(listening, lambda: asyncio.open_connection("127.0.0.1", port))
+    made = relay.Relay(listening, lambda: asyncio.open_connection("127.0.0.1", port), set())
     await made.start()
     wires = []
     try:

@@ -1,4 +1,4 @@
-"""A Node that somebody has written nonsense into says the truth again: at once, or when its node starts."""
+"""A Node object with wrong status fields is corrected, at once or when its node starts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LABELS = {
 }
 
 
-def shown(node: Node) -> tuple[Any, ...]:
+def select_status(node: Node) -> tuple[Any, ...]:
     status = node.status
     return (
         status.addresses,
@@ -87,13 +87,13 @@ async def test_a_node_that_starts_restores_its_addresses_ports_and_labels(name: 
         await here.start()
         await until(lambda: is_ready(here))
 
-        async def restored() -> bool:
-            return shown(await here.client.get(Node, NODE)) == shown(good)
+        async def is_restored() -> bool:
+            return select_status(await here.client.get(Node, NODE)) == select_status(good)
 
         try:
-            await until(restored, 10)
+            await until(is_restored, 10)
         except TimeoutError:
-            assert shown(await here.client.get(Node, NODE)) == shown(good)
+            assert select_status(await here.client.get(Node, NODE)) == select_status(good)
         labels = (await here.client.get(Node, NODE)).metadata.labels
         assert labels == {**good.metadata.labels, "kept.example/label": "theirs"}
 
@@ -106,10 +106,10 @@ async def test_a_node_that_runs_restores_its_addresses_and_its_port_at_once() ->
         for status in STATUS.values():
             await vandalise(here, status)
 
-            async def restored() -> bool:
+            async def is_restored() -> bool:
                 now = (await here.client.get(Node, NODE)).status
                 return set(good.addresses) <= set(now.addresses) and (
                     good.daemon_endpoints == now.daemon_endpoints
                 )
 
-            await until(restored, 10)
+            await until(is_restored, 10)

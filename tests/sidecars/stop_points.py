@@ -1,7 +1,7 @@
-"""A world that stops at the n-th thing a role does, just before or just after it took effect.
+"""Stops a role at its n-th effect, just before or just after it.
 
-Nothing the role does afterwards happens: it hangs where it was, until the test lets it go. This is not a
-killed process, but it visits every instant between two effects.
+The role hangs there until the test cancels it. This is not a killed process, but it covers every moment
+between two effects.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from volplane.csi.client import Caller
 
 
 class StopPoint:
-    """Counts effects; `at` is the one that is never seen (`before`) or never heard of (`after`)."""
+    """Counts effects. Number `at` does not happen (`before`), or its result is lost (`after`)."""
 
     def __init__(self, at: int, when: str) -> None:
         self.left, self.when = at, when
-        self.struck = asyncio.Event()
+        self.stopped = asyncio.Event()
         self.effects: list[str] = []
 
     async def around(self, name: str, effect: Any) -> Any:
-        if self.struck.is_set():
+        if self.stopped.is_set():
             effect.close()
             await self._hang()
         self.effects.append(name)
@@ -35,42 +35,42 @@ class StopPoint:
         return result
 
     async def _hang(self) -> NoReturn:
-        self.struck.set()
+        self.stopped.set()
         await asyncio.get_running_loop().create_future()
         raise AssertionError("unreachable")
 
 
 class StoppingTransport:
-    """A transport whose writes go through the doom; events are told, but do not count."""
+    """A transport whose writes pass the stop point; events do not count."""
 
-    def __init__(self, transport: Any, doom: StopPoint) -> None:
-        self._transport, self._doom = transport, doom
+    def __init__(self, transport: Any, stop_point: StopPoint) -> None:
+        self._transport, self._stop_point = transport, stop_point
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._transport, name)
         if name not in ("create", "update", "patch", "delete"):
             return verb
 
-        async def doomed(first: Any, *args: Any, **options: Any) -> Any:
+        async def stopping_verb(first: Any, *args: Any, **options: Any) -> Any:
             kind = (first if isinstance(first, type) else type(first)).__name__
             if kind == "Event":
                 return await verb(first, *args, **options)
-            return await self._doom.around(f"{name} {kind}", verb(first, *args, **options))
+            return await self._stop_point.around(f"{name} {kind}", verb(first, *args, **options))
 
-        return doomed
+        return stopping_verb
 
 
 class StoppingCaller:
-    """The same for calls to the driver; questions do not count."""
+    """The same for calls to the driver; calls that only read do not count."""
 
-    def __init__(self, caller: Caller, doom: StopPoint) -> None:
-        self._caller, self._doom = caller, doom
+    def __init__(self, caller: Caller, stop_point: StopPoint) -> None:
+        self._caller, self._stop_point = caller, stop_point
 
     async def call(self, method: str, request: Any, *, timeout: float = 15.0, subject: str = "") -> Any:
         effect = self._caller.call(method, request, timeout=timeout, subject=subject)
         if "Get" in method or method == "Probe":
             return await effect
-        return await self._doom.around(method, effect)
+        return await self._stop_point.around(method, effect)
 
     async def ready(self, timeout: float | None = None) -> None:
         await self._caller.ready(timeout)

@@ -14,6 +14,7 @@ from tests.support import scripted
 from tests.support.scripted import NAME, Fail, Hold, Lose, ScriptedDriver
 from volplane import sdk
 from volplane.api import names
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.coordination import Lease
 from volplane.api.core import (
     CSIPersistentVolumeSource,
@@ -37,7 +38,6 @@ from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import Code
 from volplane.sidecars import attacher
 from volplane.sidecars.attacher import AttacherOptions
-from volplane.sidecars.attacher.plan import NODE_ID
 
 FINALIZER = "external-attacher/test-csi-example-com"
 VA = names.attachment_name("vol-1", NAME, "worker-1")
@@ -98,10 +98,10 @@ async def test_an_attachment_is_published_and_says_so() -> None:
         assert va.status.attached
         assert va.status.attachment_metadata == {"devicePath": "/dev/xvdba"}
         assert va.metadata.finalizers == (FINALIZER,)
-        assert va.metadata.annotations[NODE_ID] == "i-1"
+        assert va.metadata.annotations[ATTACHMENT_NODE_ID_ANNOTATION] == "i-1"
         pv = await w.client.get(PersistentVolume, "pv1")
         assert FINALIZER in pv.metadata.finalizers
-        (request,) = driver.called("ControllerPublishVolume")
+        (request,) = driver.requests_of("ControllerPublishVolume")
         assert (request.volume_id, request.node_id, request.readonly) == ("vol-1", "i-1", False)
         mode = request.volume_capability.access_mode
         assert mode.mode == mode.SINGLE_NODE_WRITER
@@ -117,9 +117,9 @@ async def test_deleting_it_unpublishes_and_lets_it_go() -> None:
         await w.client.delete(VolumeAttachment, VA)
         await asyncio.sleep(1)
         assert await w.client.find(VolumeAttachment, VA) is None
-        (request,) = driver.called("ControllerUnpublishVolume")
+        (request,) = driver.requests_of("ControllerUnpublishVolume")
         assert (request.volume_id, request.node_id) == ("vol-1", "i-1")
-        assert driver.published["vol-1"] == set()
+        assert driver.publications["vol-1"] == set()
 
 
 @pytest.mark.virtual
@@ -139,7 +139,7 @@ async def test_errors_are_told_and_success_clears_them() -> None:
         va = await get(w)
         assert va.status.attached
         assert va.status.attach_error is None
-    assert len(driver.called("ControllerPublishVolume")) == 4
+    assert len(driver.requests_of("ControllerPublishVolume")) == 4
 
 
 @pytest.mark.virtual
@@ -151,7 +151,7 @@ async def test_the_pauses_between_tries_double() -> None:
         counts = []
         for seconds in (0.5, 1, 2, 4, 8, 8):
             await asyncio.sleep(seconds)
-            counts.append(len(driver.called("ControllerPublishVolume")))
+            counts.append(len(driver.requests_of("ControllerPublishVolume")))
         assert counts == [1, 2, 3, 4, 5, 6]
 
 
@@ -188,11 +188,11 @@ async def test_an_attachment_deleted_while_its_publish_is_under_way_is_unpublish
         await asyncio.sleep(1)
         await w.client.delete(VolumeAttachment, VA)
         await asyncio.sleep(1)
-        assert driver.called("ControllerUnpublishVolume") == []
+        assert driver.requests_of("ControllerUnpublishVolume") == []
         hold.release()
         await asyncio.sleep(1)
         assert await w.client.find(VolumeAttachment, VA) is None
-        assert driver.published["vol-1"] == set()
+        assert driver.publications["vol-1"] == set()
 
 
 @pytest.mark.virtual
@@ -249,14 +249,16 @@ async def test_without_node_and_annotation_a_detach_waits_with_the_reason() -> N
     async with attaching(driver) as w:
         await attach(w)
         await asyncio.sleep(1)
-        await w.client.patch(VolumeAttachment, VA, merge={"metadata": {"annotations": {NODE_ID: None}}})
+        await w.client.patch(
+            VolumeAttachment, VA, merge={"metadata": {"annotations": {ATTACHMENT_NODE_ID_ANNOTATION: None}}}
+        )
         await w.client.delete(CSINode, "worker-1")
         await w.client.delete(VolumeAttachment, VA)
         await asyncio.sleep(0.5)
         va = await get(w)
         assert va.status.detach_error is not None
         assert "not found" in va.status.detach_error.message
-        assert driver.called("ControllerUnpublishVolume") == []
+        assert driver.requests_of("ControllerUnpublishVolume") == []
 
 
 @pytest.mark.virtual
@@ -270,12 +272,12 @@ async def test_a_missing_secret_is_named_and_nothing_is_called() -> None:
         error = (await get(w, "csi-2")).status.attach_error
         assert error is not None
         assert "kube-system/keys" in error.message
-        assert driver.called("ControllerPublishVolume") == []
+        assert driver.requests_of("ControllerPublishVolume") == []
         secret = Secret(metadata=ObjectMeta(name="keys", namespace="kube-system"), data={"key": b"hunter2"})
         await w.client.create(secret)
         await asyncio.sleep(10)
         assert (await get(w, "csi-2")).status.attached
-        assert driver.called("ControllerPublishVolume")[0].secrets == {"key": "hunter2"}
+        assert driver.requests_of("ControllerPublishVolume")[0].secrets == {"key": "hunter2"}
 
 
 @pytest.mark.virtual
@@ -298,7 +300,7 @@ async def test_an_intent_that_the_server_refuses_is_told_and_nothing_is_called()
             error = (await get(w)).status.attach_error
             assert error is not None
             assert error.message.startswith("could not add PersistentVolume finalizer: ")
-            assert driver.called("ControllerPublishVolume") == []
+            assert driver.requests_of("ControllerPublishVolume") == []
             client.transport.patch = patch  # type: ignore[method-assign]
             await asyncio.sleep(10)
             assert (await get(w)).status.attached
@@ -313,7 +315,7 @@ async def test_read_only_is_asked_of_drivers_that_can(features: tuple[str, ...],
         await w.client.create(volume("pv2", "vol-2", read_only=True))
         await attach(w, "pv2", "csi-2")
         await asyncio.sleep(0.5)
-        assert driver.called("ControllerPublishVolume")[0].readonly is readonly
+        assert driver.requests_of("ControllerPublishVolume")[0].readonly is readonly
 
 
 @pytest.mark.virtual
@@ -340,12 +342,12 @@ async def test_what_the_drivers_list_misses_is_published_again() -> None:
         await attach(w)
         await attach(w, "pv2", "csi-2")
         await asyncio.sleep(1)
-        driver.published["vol-1"].clear()  # somebody detached it behind our back
+        driver.publications["vol-1"].clear()  # detached without us
         await asyncio.sleep(61)
-        assert driver.published["vol-1"] == {"i-1"}
-        requests = [r.volume_id for r in driver.called("ControllerPublishVolume")]
+        assert driver.publications["vol-1"] == {"i-1"}
+        requests = [r.volume_id for r in driver.requests_of("ControllerPublishVolume")]
         assert sorted(requests) == ["vol-1", "vol-1", "vol-2"]
-        assert len(driver.called("ListVolumes")) == 2  # two pages
+        assert len(driver.requests_of("ListVolumes")) == 2  # two pages
 
 
 @pytest.mark.virtual
@@ -361,7 +363,7 @@ async def test_a_volume_deleted_while_attached_stays_until_the_attachment_is_gon
         await asyncio.sleep(0.5)
         left = await w.client.find(PersistentVolume, "pv1")
         assert left is None or FINALIZER not in left.metadata.finalizers
-        assert driver.published["vol-1"] == set()
+        assert driver.publications["vol-1"] == set()
 
 
 @pytest.mark.virtual
@@ -396,11 +398,11 @@ async def test_of_two_only_the_leader_calls_and_the_other_follows() -> None:
                 await asyncio.sleep(30)
                 lease = await w.client.get(Lease, f"external-attacher-leader-{NAME}", "kube-system")
                 assert lease.spec.holder_identity == "one"
-                assert len(driver.called("ControllerPublishVolume")) == 1
+                assert len(driver.requests_of("ControllerPublishVolume")) == 1
             await attach(w, "pv2", "csi-2")
             await asyncio.sleep(5)
             assert (await get(w, "csi-2")).status.attached
-        assert len(driver.called("ControllerPublishVolume")) == 2
+        assert len(driver.requests_of("ControllerPublishVolume")) == 2
         for caller in callers:
             await caller.close()
 
@@ -418,23 +420,23 @@ async def test_a_restarted_attacher_finishes_what_the_first_began_over_a_real_so
         async with running(attacher.run(w.role("csi-attacher"), settings, caller=channel)):
             await attach(w)
 
-            async def called() -> bool:
-                return bool(driver.called("ControllerPublishVolume"))
+            async def is_called() -> bool:
+                return bool(driver.requests_of("ControllerPublishVolume"))
 
-            await until(called)
+            await until(is_called)
         hold.release()
         assert not (await get(w)).status.attached
         async with running(attacher.run(w.role("csi-attacher"), settings, caller=channel)):
 
-            async def attached() -> bool:
+            async def is_attached() -> bool:
                 return (await get(w)).status.attached
 
-            await until(attached)
+            await until(is_attached)
             await w.client.delete(VolumeAttachment, VA)
 
-            async def gone() -> bool:
+            async def is_gone() -> bool:
                 return await w.client.find(VolumeAttachment, VA) is None
 
-            await until(gone)
-    assert driver.published["vol-1"] == set()
+            await until(is_gone)
+    assert driver.publications["vol-1"] == set()
     assert driver.violations == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import (
     CSIPersistentVolumeSource,
     PersistentVolume,
@@ -22,18 +23,22 @@ from volplane.api.storage import (
     VolumeAttachmentStatus,
     VolumeError,
 )
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.attacher.plan import (
-    NODE_ID,
+    AddAttacherFinalizer,
+    AttachedVolumeView,
     AttacherDriverInfo,
     ControllerPublish,
     ControllerUnpublish,
     MarkAttached,
+    RemoveAttacherFinalizer,
     ReportAttachError,
     Step,
     is_disputed,
     is_relevant_change,
     may_release,
     plan,
+    plan_release,
 )
 
 DRIVER = AttacherDriverInfo("hostpath.csi.k8s.io")
@@ -54,7 +59,7 @@ def attachment(
         uid="u1",
         deletion_timestamp=NOW if deleting else None,
         finalizers=(FINALIZER,) if finalizer else (),
-        annotations={NODE_ID: node_id} if node_id else {},
+        annotations={ATTACHMENT_NODE_ID_ANNOTATION: node_id} if node_id else {},
     )
     source = VolumeAttachmentSource(persistent_volume_name="pv1")
     made = VolumeAttachmentSpec(attacher=DRIVER.name, source=source, node_name="worker-1")
@@ -85,9 +90,16 @@ def node(driver: str = DRIVER.name) -> CSINode:
 PUBLISH = ControllerPublish("vol-1", "i-1", ("ReadWriteOnce",), mount_options=("noatime",))
 SECRET = SecretReference(name="s", namespace="ns")
 INLINE = VolumeAttachmentSource(inline_volume_spec=volume().spec)
-NOTHING: list[Step] = []
+NOTHING: list[Step | Wait] = []
 
-CASES: dict[str, tuple[list[Step], list[Step]]] = {
+
+def refuse(message: str, reason: WaitReason) -> list[Step | Wait]:
+    """The error is reported, and the attachment is retried after the backoff."""
+    data = WaitData(node="worker-1", driver=DRIVER.name)
+    return [ReportAttachError(message, reason), Wait(reason, data, message=message, backoff=True)]
+
+
+CASES: dict[str, tuple[list[Step | Wait], list[Step | Wait]]] = {
     "a new attachment holds the volume, then is published": (
         list(plan(attachment(), volume(), node(), DRIVER)),
         [structs.replace(PUBLISH, hold="pv1")],
@@ -126,23 +138,25 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "a volume that is to go is not attached": (
         list(plan(attachment(), volume(deleting=True), node(), DRIVER)),
-        [ReportAttachError('PersistentVolume "pv1" is marked for deletion')],
+        refuse('PersistentVolume "pv1" is marked for deletion', WaitReason.ATTACHMENT_INVALID),
     ),
     "a volume that is not there": (
         list(plan(attachment(), None, node(), DRIVER)),
-        [ReportAttachError('persistentvolume "pv1" not found')],
+        refuse('persistentvolume "pv1" not found', WaitReason.VOLUME_NOT_FOUND),
     ),
     "a node where the driver is not registered": (
         list(plan(attachment(), volume(held=True), node("other.example.com"), DRIVER)),
-        [ReportAttachError("CSINode worker-1 does not contain driver hostpath.csi.k8s.io")],
+        refuse(
+            "CSINode worker-1 does not contain driver hostpath.csi.k8s.io", WaitReason.DRIVER_NOT_REGISTERED
+        ),
     ),
     "a node without a CSINode": (
         list(plan(attachment(), volume(held=True), None, DRIVER)),
-        [ReportAttachError('csinode.storage.k8s.io "worker-1" not found')],
+        refuse('csinode.storage.k8s.io "worker-1" not found', WaitReason.DRIVER_NOT_REGISTERED),
     ),
     "the annotation alone does not attach": (
         list(plan(attachment(node_id="i-1"), volume(held=True), None, DRIVER)),
-        [ReportAttachError('csinode.storage.k8s.io "worker-1" not found')],
+        refuse('csinode.storage.k8s.io "worker-1" not found', WaitReason.DRIVER_NOT_REGISTERED),
     ),
     "read-only needs PUBLISH_READONLY": (
         list(plan(attachment(), volume(held=True, read_only=True), node(), DRIVER)),
@@ -181,7 +195,10 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "no source at all": (
         list(plan(attachment(source=VolumeAttachmentSource()), None, node(), DRIVER)),
-        [ReportAttachError("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")],
+        refuse(
+            "neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source",
+            WaitReason.ATTACHMENT_INVALID,
+        ),
     ),
     "two sources": (
         list(
@@ -192,7 +209,10 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
                 DRIVER,
             )
         ),
-        [ReportAttachError("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")],
+        refuse(
+            "both InlineCSIVolumeSource and PersistentVolumeName specified in VA source",
+            WaitReason.ATTACHMENT_INVALID,
+        ),
     ),
     "deleting: unpublished": (
         list(
@@ -206,7 +226,7 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "deleting, nothing knows the node": (
         list(plan(attachment(deleting=True, finalizer=True), volume(), None, DRIVER)),
-        [ReportAttachError('csinode.storage.k8s.io "worker-1" not found')],
+        refuse('csinode.storage.k8s.io "worker-1" not found', WaitReason.DRIVER_NOT_REGISTERED),
     ),
     "deleting without our finalizer: nothing was ever attached": (
         list(plan(attachment(deleting=True), volume(), node(), DRIVER)),
@@ -214,7 +234,7 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "deleting without a volume": (
         list(plan(attachment(deleting=True, finalizer=True), None, node(), DRIVER)),
-        [ReportAttachError('persistentvolume "pv1" not found')],
+        refuse('persistentvolume "pv1" not found', WaitReason.VOLUME_NOT_FOUND),
     ),
     "a driver that does not attach: trusted": (
         list(plan(attachment(), None, None, AttacherDriverInfo(DRIVER.name, attaches=False))),
@@ -258,9 +278,24 @@ def test_a_volume_is_released_when_it_is_to_go_and_nothing_attaches_it() -> None
     assert not may_release(volume(deleting=True), [], FINALIZER)
 
 
+def test_a_volume_keeps_the_finalizer_while_it_is_attached() -> None:
+    going = volume(held=True, deleting=True)
+    data = WaitData(volume="pv1", nodes=("worker-1",))
+    attached = AttachedVolumeView(going, [attachment()], FINALIZER)
+    assert list(plan_release(attached)) == [Wait(WaitReason.VOLUME_STILL_ATTACHED, data)]
+    assert list(plan_release(AttachedVolumeView(going, [], FINALIZER))) == [RemoveAttacherFinalizer()]
+    assert list(plan_release(AttachedVolumeView(volume(held=True), [attachment()], FINALIZER))) == []
+
+
 def test_a_status_is_disputed_when_the_drivers_list_says_otherwise() -> None:
     listed = {"vol-1": frozenset({"i-1"})}
     assert is_disputed(attachment(attached=True, node_id="i-1"), "vol-1", {})
     assert not is_disputed(attachment(attached=True, node_id="i-1"), "vol-1", listed)
     assert is_disputed(attachment(node_id="i-1"), "vol-1", listed)
     assert not is_disputed(attachment(attached=True), "vol-1", {})  # nothing says which node it is
+
+
+def test_a_volume_gets_its_finalizer_while_its_node_is_not_registered() -> None:
+    refused = refuse('csinode.storage.k8s.io "worker-1" not found', WaitReason.DRIVER_NOT_REGISTERED)
+    assert list(plan(attachment(), volume(), None, DRIVER)) == [AddAttacherFinalizer("pv1"), *refused]
+    assert list(plan(attachment(), volume(held=True), None, DRIVER)) == refused

@@ -15,23 +15,25 @@ from tests.sidecars.stop_points import StoppingCaller, StoppingTransport, StopPo
 from tests.support import scripted
 from volplane import sdk
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.finalizers import PROVISIONING_INTENT_FINALIZER
 from volplane.api.storage import VolumeAttachment
 from volplane.client.client import Client
 from volplane.sidecars import attacher, provisioner
-from volplane.sidecars.provisioner.provision_request import INTENT
 
 pytestmark = pytest.mark.virtual
 
 WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 
-def stopping_client(w: InProcessEnv, doom: StopPoint) -> Client:
-    return Client(StoppingTransport(w.core.in_process_transport(), doom), caches=w.caches, component="doomed")
+def stopping_client(w: InProcessEnv, stop_point: StopPoint) -> Client:
+    return Client(
+        StoppingTransport(w.core.in_process_transport(), stop_point), caches=w.caches, component="stopping"
+    )
 
 
-async def wait_for_stop(doom: StopPoint, seconds: float = 20.0) -> None:
+async def wait_for_stop(stop_point: StopPoint, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
-        await doom.struck.wait()
+        await stop_point.stopped.wait()
 
 
 # --- provisioner: note, CreateVolume, save, settle
@@ -46,18 +48,18 @@ MAKING = [
 
 async def test_these_are_the_effects_of_making_a_volume() -> None:
     async with world() as w:
-        doom, driver = StopPoint(99, "after"), sdk.Local(scripted.driver("attach", "readonly"))
+        stop_point, driver = StopPoint(99, "after"), sdk.Local(scripted.driver("attach", "readonly"))
         await w.client.create(provisioning.storage_class())
         async with running(
             provisioner.run(
-                stopping_client(w, doom),
+                stopping_client(w, stop_point),
                 provisioner.ProvisionerOptions(),
-                caller=StoppingCaller(driver, doom),
+                caller=StoppingCaller(driver, stop_point),
             )
         ):
             await provisioning.claim(w)
             await asyncio.sleep(5)
-        assert doom.effects == MAKING
+        assert stop_point.effects == MAKING
 
 
 @WHEN
@@ -65,18 +67,18 @@ async def test_these_are_the_effects_of_making_a_volume() -> None:
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_stop_while_a_volume_is_made_leaks_nothing(at: int, when: str, deleted: bool) -> None:
     async with world() as w:
-        doom, driver = StopPoint(at, when), scripted.driver("attach", "readonly")
+        stop_point, driver = StopPoint(at, when), scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
         await w.client.create(provisioning.storage_class())
         async with running(
             provisioner.run(
-                stopping_client(w, doom),
+                stopping_client(w, stop_point),
                 provisioner.ProvisionerOptions(),
-                caller=StoppingCaller(caller, doom),
+                caller=StoppingCaller(caller, stop_point),
             )
         ):
             made = await provisioning.claim(w)
-            await wait_for_stop(doom)
+            await wait_for_stop(stop_point)
         if deleted:
             await provisioning.drop_claim(w)
         async with running(provisioner.run(w.role("next"), provisioner.ProvisionerOptions(), caller=caller)):
@@ -84,7 +86,7 @@ async def test_a_stop_while_a_volume_is_made_leaks_nothing(at: int, when: str, d
             found = [v.name for v in await provisioning.volumes(w)]
             if not deleted:
                 assert found == [f"pvc-{made.uid}"]
-                assert INTENT not in (await provisioning.get(w)).metadata.finalizers
+                assert PROVISIONING_INTENT_FINALIZER not in (await provisioning.get(w)).metadata.finalizers
             else:
                 assert await w.client.find(PersistentVolumeClaim, "data", "default") is None
                 for name in found:
@@ -110,18 +112,18 @@ async def test_a_stop_while_a_volume_is_deleted_is_made_good(at: int, when: str)
             await asyncio.sleep(5)
         (volume,) = await provisioning.volumes(w)
         await provisioning.drop_claim(w)
-        doom = StopPoint(at, when)
+        stop_point = StopPoint(at, when)
         async with running(
             provisioner.run(
-                stopping_client(w, doom),
+                stopping_client(w, stop_point),
                 provisioner.ProvisionerOptions(),
-                caller=StoppingCaller(caller, doom),
+                caller=StoppingCaller(caller, stop_point),
             )
         ):
             await asyncio.sleep(1)
             await provisioning.release(w, volume.name)
-            await wait_for_stop(doom)
-            assert doom.effects == DELETING[:at]
+            await wait_for_stop(stop_point)
+            assert stop_point.effects == DELETING[:at]
         async with running(provisioner.run(w.role("next"), provisioner.ProvisionerOptions(), caller=caller)):
             await asyncio.sleep(10)
         assert await w.client.find(PersistentVolume, volume.name) is None
@@ -145,27 +147,29 @@ DETACHING = ["ControllerUnpublishVolume", "patch VolumeAttachment"]
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_stop_while_attaching_is_made_good(at: int, when: str, deleted: bool) -> None:
     async with world() as w:
-        doom, driver = StopPoint(at, when), scripted.driver("attach", "readonly")
+        stop_point, driver = StopPoint(at, when), scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
         await attaching.create_objects(w)
         async with running(
             attacher.run(
-                stopping_client(w, doom), attacher.AttacherOptions(), caller=StoppingCaller(caller, doom)
+                stopping_client(w, stop_point),
+                attacher.AttacherOptions(),
+                caller=StoppingCaller(caller, stop_point),
             )
         ):
             await attaching.attach(w)
-            await wait_for_stop(doom)
-            assert doom.effects == ATTACHING[:at]
+            await wait_for_stop(stop_point)
+            assert stop_point.effects == ATTACHING[:at]
         if deleted:
             await w.client.delete(VolumeAttachment, attaching.VA)
         async with running(attacher.run(w.role("next"), attacher.AttacherOptions(), caller=caller)):
             await asyncio.sleep(10)
         if deleted:
             assert await w.client.find(VolumeAttachment, attaching.VA) is None
-            assert not driver.published["vol-1"]
+            assert not driver.publications["vol-1"]
         else:
             assert (await attaching.get(w)).status.attached
-            assert driver.published["vol-1"] == {"i-1"}
+            assert driver.publications["vol-1"] == {"i-1"}
         assert driver.violations == 0
         await caller.close()
 
@@ -180,18 +184,20 @@ async def test_a_stop_while_detaching_is_made_good(at: int, when: str) -> None:
         async with running(attacher.run(w.role("first"), attacher.AttacherOptions(), caller=caller)):
             await attaching.attach(w)
             await asyncio.sleep(5)
-        doom = StopPoint(at, when)
+        stop_point = StopPoint(at, when)
         async with running(
             attacher.run(
-                stopping_client(w, doom), attacher.AttacherOptions(), caller=StoppingCaller(caller, doom)
+                stopping_client(w, stop_point),
+                attacher.AttacherOptions(),
+                caller=StoppingCaller(caller, stop_point),
             )
         ):
             await asyncio.sleep(1)
             await w.client.delete(VolumeAttachment, attaching.VA)
-            await wait_for_stop(doom)
-            assert doom.effects == DETACHING[:at]
+            await wait_for_stop(stop_point)
+            assert stop_point.effects == DETACHING[:at]
         async with running(attacher.run(w.role("next"), attacher.AttacherOptions(), caller=caller)):
             await asyncio.sleep(10)
         assert await w.client.find(VolumeAttachment, attaching.VA) is None
-        assert not driver.published["vol-1"]
+        assert not driver.publications["vol-1"]
         await caller.close()

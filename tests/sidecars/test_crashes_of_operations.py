@@ -29,19 +29,21 @@ WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 
 @asynccontextmanager
-async def run_until_stop(stage: Stage, doom: StopPoint, run: Role, settings: Any) -> AsyncIterator[None]:
-    """A role whose effects go through the doom; it hangs where it struck, and is gone after the block."""
-    caller = sdk.Local(stage.driver, component="doomed")
-    client = Client(StoppingTransport(stage.client.transport, doom), component="doomed")
-    async with running(run(client, settings, caller=StoppingCaller(caller, doom))):
+async def run_until_stop(
+    stage: Stage, stop_point: StopPoint, run: Role, settings: Any
+) -> AsyncIterator[None]:
+    """Run a role that hangs at the stop point and is cancelled after the block."""
+    caller = sdk.Local(stage.driver, component="stopping")
+    client = Client(StoppingTransport(stage.client.transport, stop_point), component="stopping")
+    async with running(run(client, settings, caller=StoppingCaller(caller, stop_point))):
         yield
     await client.close()
     await caller.close()
 
 
-async def wait_for_stop(doom: StopPoint) -> None:
+async def wait_for_stop(stop_point: StopPoint) -> None:
     async with asyncio.timeout(30):
-        await doom.struck.wait()
+        await stop_point.stopped.wait()
 
 
 async def controller(client: Client, settings: Any, **_: Any) -> None:
@@ -61,11 +63,11 @@ GROWING = [
 async def test_these_are_the_effects_of_growing() -> None:
     async with virtual("expand") as stage:
         await stage.bound()
-        doom = StopPoint(99, "after")
-        async with run_until_stop(stage, doom, resizer.run, resizer.ResizerOptions()):
+        stop_point = StopPoint(99, "after")
+        async with run_until_stop(stage, stop_point, resizer.run, resizer.ResizerOptions()):
             await stage.ask(size="2Gi")
             await asyncio.sleep(5)
-        assert doom.effects == GROWING
+        assert stop_point.effects == GROWING
 
 
 @WHEN
@@ -74,10 +76,10 @@ async def test_these_are_the_effects_of_growing() -> None:
 async def test_a_stop_while_a_volume_grows_is_made_up_for(at: int, when: str, lowered: bool) -> None:
     async with virtual("expand") as stage:
         await stage.bound()
-        doom = StopPoint(at, when)
-        async with run_until_stop(stage, doom, resizer.run, resizer.ResizerOptions()):
+        stop_point = StopPoint(at, when)
+        async with run_until_stop(stage, stop_point, resizer.run, resizer.ResizerOptions()):
             await stage.ask(size="3Gi")
-            await wait_for_stop(doom)
+            await wait_for_stop(stop_point)
         if lowered:
             await stage.ask(size="2Gi")
         async with stage.sidecar(resizer.run, resizer.ResizerOptions()):
@@ -88,7 +90,7 @@ async def test_a_stop_while_a_volume_grows_is_made_up_for(at: int, when: str, lo
         assert (await stage.volume()).spec.capacity["storage"] == wanted
 
 
-# --- taking a snapshot: marked, asked, told, unmarked
+# --- taking a snapshot: mark, call, status, unmark
 
 TAKING = [
     "patch VolumeSnapshotContent",
@@ -102,12 +104,12 @@ async def test_these_are_the_effects_of_taking_a_snapshot() -> None:
     async with virtual("snapshots") as stage, stage.controllers(VolumeSnapshots):
         await snapping.snapshot_class(stage)
         await stage.bound()
-        doom = StopPoint(99, "after")
-        async with run_until_stop(stage, doom, snapshotter.run, snapshotter.SnapshotterOptions()):
+        stop_point = StopPoint(99, "after")
+        async with run_until_stop(stage, stop_point, snapshotter.run, snapshotter.SnapshotterOptions()):
             await snapping.take(stage)
             await snapping.ready(stage)
             await asyncio.sleep(5)
-        assert doom.effects == TAKING
+        assert stop_point.effects == TAKING
 
 
 @WHEN
@@ -117,10 +119,10 @@ async def test_a_stop_while_a_snapshot_is_taken_leaks_nothing(at: int, when: str
     async with virtual("snapshots") as stage, stage.controllers(VolumeSnapshots):
         await snapping.snapshot_class(stage)
         await stage.bound()
-        doom = StopPoint(at, when)
-        async with run_until_stop(stage, doom, snapshotter.run, snapshotter.SnapshotterOptions()):
+        stop_point = StopPoint(at, when)
+        async with run_until_stop(stage, stop_point, snapshotter.run, snapshotter.SnapshotterOptions()):
             made = await snapping.take(stage)
-            await wait_for_stop(doom)
+            await wait_for_stop(stop_point)
         if deleted:
             await snapping.drop(stage)
         async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
@@ -141,7 +143,7 @@ async def wait_until_gone(stage: Stage, made: VolumeSnapshot) -> None:
     await stage.until_claim(lambda c: snapshots.CLAIM_AS_SOURCE not in c.metadata.finalizers)
 
 
-# --- letting it go: deleted, told, released
+# --- deleting it: call, status, finalizer
 
 ENDING = ["DeleteSnapshot", "patch VolumeSnapshotContent", "patch VolumeSnapshotContent"]
 
@@ -156,11 +158,11 @@ async def test_a_stop_while_a_snapshot_goes_is_made_up_for(at: int, when: str) -
             made = await snapping.take(stage)
             await snapping.ready(stage)
             await asyncio.sleep(1)
-        doom = StopPoint(at, when)
-        async with run_until_stop(stage, doom, snapshotter.run, snapshotter.SnapshotterOptions()):
+        stop_point = StopPoint(at, when)
+        async with run_until_stop(stage, stop_point, snapshotter.run, snapshotter.SnapshotterOptions()):
             await snapping.drop(stage)
-            await wait_for_stop(doom)
-        assert doom.effects == ENDING[:at]
+            await wait_for_stop(stop_point)
+        assert stop_point.effects == ENDING[:at]
         async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
             await wait_until_gone(stage, made)
 
@@ -172,15 +174,15 @@ async def effects_of_controlling() -> list[str]:
     async with virtual("snapshots") as stage:
         await snapping.snapshot_class(stage)
         await stage.bound()
-        doom = StopPoint(99, "after")
+        stop_point = StopPoint(99, "after")
         async with (
-            run_until_stop(stage, doom, controller, role.SnapshotControllerOptions()),
+            run_until_stop(stage, stop_point, controller, role.SnapshotControllerOptions()),
             stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()),
         ):
             await snapping.take(stage)
             await snapping.ready(stage)
             await asyncio.sleep(5)
-        return doom.effects
+        return stop_point.effects
 
 
 async def test_these_are_the_effects_of_controlling() -> None:
@@ -202,10 +204,10 @@ async def test_a_stop_of_the_snapshot_controller_is_made_up_for(at: int, when: s
         await snapping.snapshot_class(stage)
         await stage.bound()
         async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
-            doom = StopPoint(at, when)
-            async with run_until_stop(stage, doom, controller, role.SnapshotControllerOptions()):
+            stop_point = StopPoint(at, when)
+            async with run_until_stop(stage, stop_point, controller, role.SnapshotControllerOptions()):
                 made = await snapping.take(stage)
-                await wait_for_stop(doom)
+                await wait_for_stop(stop_point)
             if deleted:
                 await snapping.drop(stage)
             async with stage.controllers(VolumeSnapshots):

@@ -1,4 +1,4 @@
-"""node-fencer: which silent nodes are fenced, and which come back."""
+"""node-fencer: which silent nodes are is_fenced, and which come back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.loops.inprocess import running, until, world
 from volplane.api import codec
 from volplane.api.core import Node, Taint
 from volplane.api.storage import CSINode
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.fencer.controller import Fencer
 from volplane.sidecars.fencer.plan import (
     CHECK_INTERVAL,
@@ -33,8 +33,8 @@ def node_with_taints(ready: bool, *taints: Taint) -> Node:
     return structs.replace(made, spec=structs.replace(made.spec, taints=taints))
 
 
-RUNNING = Wait(CHECK_INTERVAL, "a does not answer, but its instance i-1 is not known to be off")
-UNKNOWN = Wait(UNTIL_CHANGED, "a does not answer, and nobody knows which instance it is")
+RUNNING = Wait(WaitReason.INSTANCE_NOT_STOPPED, WaitData(node="a", names=("i-1",)), CHECK_INTERVAL)
+UNKNOWN = Wait(WaitReason.INSTANCE_UNKNOWN, WaitData(node="a"))
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,19 @@ async def test_a_silent_node_is_fenced_when_its_instance_is_off_and_released_whe
         whole = {"metadata": {"name": "a"}, "spec": {"drivers": [driver]}}
         await client.create(codec.convert(CSINode, whole))
 
-        async def fenced() -> bool:
+        async def is_fenced() -> bool:
             return FENCE_TAINT.key in {t.key for t in (await client.get(Node, "a")).spec.taints}
 
         fencer = Fencer(around.role("node-fencer"), driver=DRIVER, is_off=is_off)
         async with running(fencer.run()):
             await ready(client, "Unknown")
             with pytest.raises(TimeoutError):
-                await until(fenced, 600.0)
+                await until(is_fenced, 600.0)
             off.add("i-1")
-            await until(fenced, 2 * CHECK_INTERVAL)
+            await until(is_fenced, 2 * CHECK_INTERVAL)
             await ready(client, "True")
 
             async def free() -> bool:
-                return not await fenced()
+                return not await is_fenced()
 
             await until(free)

@@ -15,6 +15,7 @@ from tests.loops.inprocess import InProcessEnv, running, until, world
 from tests.support import scripted
 from tests.support.scripted import NAME, ZONE, Fail, Hold, Lose, ScriptedDriver
 from volplane import sdk
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION, STORAGE_PROVISIONER_ANNOTATION
 from volplane.api.core import (
     Event,
     Node,
@@ -25,6 +26,7 @@ from volplane.api.core import (
     VolumeResourceRequirements,
 )
 from volplane.api.errors import Unavailable
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import (
     CSINode,
@@ -38,10 +40,8 @@ from volplane.api.storage import (
 from volplane.client.client import Client
 from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import Code
-from volplane.rules import binding
 from volplane.sidecars import provisioner
 from volplane.sidecars.provisioner import ProvisionerOptions
-from volplane.sidecars.provisioner.provision_request import INTENT
 
 PROTECTION = "kubernetes.io/pvc-protection"
 
@@ -82,9 +82,9 @@ def storage_class(name: str = "fast", mode: str = "Immediate", **parameters: str
 async def claim(
     w: InProcessEnv, name: str = "data", node: str = "", storage_class: str = "fast"
 ) -> PersistentVolumeClaim:
-    notes = {binding.STORAGE_PROVISIONER: NAME}
+    notes = {STORAGE_PROVISIONER_ANNOTATION: NAME}
     if node:
-        notes[binding.SELECTED_NODE] = node
+        notes[SELECTED_NODE_ANNOTATION] = node
     spec = PersistentVolumeClaimSpec(
         access_modes=("ReadWriteOnce",),
         resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
@@ -137,14 +137,14 @@ async def test_a_claim_gets_its_volume() -> None:
         assert volume.spec.csi.volume_handle == f"vol-pvc-{made.uid}"
         assert volume.spec.claim_ref is not None
         assert volume.spec.claim_ref.uid == made.uid
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         assert request.capacity_range.required_bytes == 1 << 30
         assert request.capacity_range.limit_bytes == 0
         assert len(request.volume_capabilities) == 1
         assert not request.HasField("accessibility_requirements")
         after = await get(w)
-        assert INTENT not in after.metadata.finalizers
-        assert INTENT not in after.metadata.annotations
+        assert PROVISIONING_INTENT_FINALIZER not in after.metadata.finalizers
+        assert PROVISIONING_INTENT_FINALIZER not in after.metadata.annotations
         assert sorted(await reasons(w)) == [
             (
                 "Normal",
@@ -163,8 +163,8 @@ async def test_while_the_call_is_under_way_the_claim_carries_the_order() -> None
         await claim(w)
         await asyncio.sleep(1)
         during = await get(w)
-        assert INTENT in during.metadata.finalizers
-        assert INTENT in during.metadata.annotations
+        assert PROVISIONING_INTENT_FINALIZER in during.metadata.finalizers
+        assert PROVISIONING_INTENT_FINALIZER in during.metadata.annotations
         hold.release()
 
 
@@ -205,7 +205,7 @@ async def test_a_provisioner_that_dies_in_the_call_leaks_nothing(deleted: str) -
             await asyncio.sleep(1)
             if deleted == "before the crash":
                 await drop_claim(w)
-        hold.release()  # the driver makes the disk; nobody hears of it
+        hold.release()  # the driver creates the volume; its answer is lost
         await asyncio.sleep(1)
         assert len(driver.volumes) == 1
         if deleted == "while it is down":
@@ -216,7 +216,7 @@ async def test_a_provisioner_that_dies_in_the_call_leaks_nothing(deleted: str) -
         await w.client.delete(Node, "n2")
         async with provisioner_of(w, caller):
             await asyncio.sleep(30)
-            first, second = driver.called("CreateVolume")
+            first, second = driver.requests_of("CreateVolume")
             assert first == second
             (volume,) = await volumes(w)
             assert volume.name == f"pvc-{made.uid}"
@@ -241,7 +241,7 @@ async def test_a_timed_out_call_is_repeated_with_the_same_arguments() -> None:
         await w.client.delete(CSINode, "n2")
         await w.client.delete(Node, "n2")
         await asyncio.sleep(60)
-        requests = driver.called("CreateVolume")
+        requests = driver.requests_of("CreateVolume")
         assert len(requests) == 4
         assert all(r == requests[0] for r in requests)
         assert len(driver.volumes) == 1
@@ -256,7 +256,7 @@ async def test_a_final_error_is_told_the_order_taken_back_and_the_call_tried_aga
         await claim(w)
         await asyncio.sleep(0.5)
         during = await get(w)
-        assert INTENT not in during.metadata.finalizers
+        assert PROVISIONING_INTENT_FINALIZER not in during.metadata.finalizers
         failure = (
             'failed to provision volume with StorageClass "fast": rpc error: code = Internal desc = no luck'
         )
@@ -274,7 +274,7 @@ async def test_the_pauses_between_tries_double() -> None:
         counts = []
         for seconds in (0.5, 1, 2, 4, 8, 8):
             await asyncio.sleep(seconds)
-            counts.append(len(driver.called("CreateVolume")))
+            counts.append(len(driver.requests_of("CreateVolume")))
         assert counts == [1, 2, 3, 4, 5, 6]
 
 
@@ -288,7 +288,7 @@ async def test_a_deleted_claim_is_forgotten_after_a_final_error() -> None:
         await drop_claim(w)
         await asyncio.sleep(100)
         assert await w.client.find(PersistentVolumeClaim, "data", "default") is None
-        assert len(driver.called("CreateVolume")) == 2
+        assert len(driver.requests_of("CreateVolume")) == 2
 
 
 @pytest.mark.virtual
@@ -308,7 +308,7 @@ async def test_a_claim_torn_away_by_force_is_still_brought_to_an_end() -> None:
         await asyncio.sleep(5)
         names = sorted(v.name for v in await volumes(w))
         assert names == sorted([f"pvc-{old.uid}", f"pvc-{new.uid}"])
-        assert INTENT not in (await get(w)).metadata.finalizers
+        assert PROVISIONING_INTENT_FINALIZER not in (await get(w)).metadata.finalizers
 
 
 @pytest.mark.virtual
@@ -340,7 +340,7 @@ async def test_wrong_arguments_are_not_repeated_for_five_minutes_unless_the_clas
     async with provisioning(driver) as w:
         await claim(w)
         await asyncio.sleep(290)
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
         assert (
             "Warning",
             "ProvisioningFailed",
@@ -348,11 +348,11 @@ async def test_wrong_arguments_are_not_repeated_for_five_minutes_unless_the_clas
             "rpc error: code = InvalidArgument desc = no such type",
         ) in await reasons(w)
         await asyncio.sleep(20)
-        assert len(driver.called("CreateVolume")) == 2
+        assert len(driver.requests_of("CreateVolume")) == 2
         await w.client.delete(StorageClass, "fast")
         await w.client.create(storage_class())
         await asyncio.sleep(1)
-        assert len(driver.called("CreateVolume")) == 3
+        assert len(driver.requests_of("CreateVolume")) == 3
         assert len(await volumes(w)) == 1
 
 
@@ -389,12 +389,12 @@ async def test_a_volume_that_cannot_be_saved_is_saved_later_and_never_deleted(
             await claim(w)
             await asyncio.sleep(600)
             assert await volumes(w) == []
-            assert INTENT in (await get(w)).metadata.finalizers
+            assert PROVISIONING_INTENT_FINALIZER in (await get(w)).metadata.finalizers
             away = False
             await asyncio.sleep(1000)
             assert len(await volumes(w)) == 1
-            assert driver.called("DeleteVolume") == []
-            assert len(driver.called("CreateVolume")) == 1
+            assert driver.requests_of("DeleteVolume") == []
+            assert len(driver.requests_of("CreateVolume")) == 1
 
 
 @pytest.mark.virtual
@@ -427,7 +427,7 @@ async def test_a_secret_goes_to_the_driver_and_its_absence_is_told() -> None:
         secret = Secret(metadata=ObjectMeta(name="data", namespace="default"), data={"k": b"v"})
         await w.client.create(secret)
         await asyncio.sleep(2)
-        assert driver.called("CreateVolume")[0].secrets == {"k": "v"}
+        assert driver.requests_of("CreateVolume")[0].secrets == {"k": "v"}
         (volume,) = await volumes(w)
         await w.client.delete(Secret, "data", "default")
         await release(w, volume.name)
@@ -459,10 +459,10 @@ async def test_a_volume_is_made_where_its_pod_will_be() -> None:
         await claim(w, storage_class="late")
         await asyncio.sleep(5)
         assert driver.calls == []
-        chosen = {"metadata": {"annotations": {binding.SELECTED_NODE: "n2"}}}
+        chosen = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: "n2"}}}
         await w.client.patch(PersistentVolumeClaim, "data", "default", merge=chosen)
         await asyncio.sleep(1)
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         needs = request.accessibility_requirements
         assert [t.segments[ZONE] for t in needs.requisite] == ["a", "b", "c"]
         assert [t.segments[ZONE] for t in needs.preferred] == ["b", "c", "a"]
@@ -495,10 +495,10 @@ async def test_no_room_on_the_selected_node_gives_the_node_back() -> None:
         await claim(w, node="n1", storage_class="late")
         await asyncio.sleep(60)
         after = await get(w)
-        assert binding.SELECTED_NODE not in after.metadata.annotations
-        assert INTENT not in after.metadata.finalizers
-        assert len(driver.called("CreateVolume")) == 1
-        again = {"metadata": {"annotations": {binding.SELECTED_NODE: "n1"}}}
+        assert SELECTED_NODE_ANNOTATION not in after.metadata.annotations
+        assert PROVISIONING_INTENT_FINALIZER not in after.metadata.finalizers
+        assert len(driver.requests_of("CreateVolume")) == 1
+        again = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: "n1"}}}
         await w.client.patch(PersistentVolumeClaim, "data", "default", merge=again)
         await asyncio.sleep(0.1)
         assert len(await volumes(w)) == 1
@@ -512,7 +512,7 @@ async def test_no_room_for_an_immediate_claim_only_means_later() -> None:
         await node(w, "n1", "a")
         await claim(w)
         await asyncio.sleep(0.5)
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
         await asyncio.sleep(1)
         assert len(await volumes(w)) == 1
 
@@ -525,7 +525,7 @@ async def test_another_error_keeps_the_selected_node() -> None:
         await node(w, "n1", "a")
         await claim(w, node="n1")
         await asyncio.sleep(5)
-        assert (await get(w)).metadata.annotations[binding.SELECTED_NODE] == "n1"
+        assert (await get(w)).metadata.annotations[SELECTED_NODE_ANNOTATION] == "n1"
 
 
 @pytest.mark.virtual
@@ -534,7 +534,7 @@ async def test_a_selected_node_without_registration_is_given_back() -> None:
     async with provisioning(driver) as w:
         await claim(w, node="gone")
         await asyncio.sleep(1)
-        assert binding.SELECTED_NODE not in (await get(w)).metadata.annotations
+        assert SELECTED_NODE_ANNOTATION not in (await get(w)).metadata.annotations
         assert driver.calls == []
 
 
@@ -553,7 +553,7 @@ async def test_a_volume_is_not_deleted_while_it_is_attached() -> None:
         await w.client.create(VolumeAttachment(metadata=ObjectMeta(name="va"), spec=spec))
         await release(w, volume.name)
         await asyncio.sleep(100)
-        assert driver.called("DeleteVolume") == []
+        assert driver.requests_of("DeleteVolume") == []
         why = f"persistentvolume {volume.name} is still attached to node n1"
         assert ("Warning", "VolumeFailedDelete", why) in await reasons(w, volume.name)
         await w.client.delete(VolumeAttachment, "va")
@@ -572,12 +572,12 @@ async def test_a_failed_deletion_is_told_and_repeated() -> None:
         (volume,) = await volumes(w)
         await release(w, volume.name)
         await asyncio.sleep(0.5)
-        told = await reasons(w, volume.name)
-        assert ("Warning", "VolumeFailedDelete", "rpc error: code = Internal desc = busy") in told
+        events = await reasons(w, volume.name)
+        assert ("Warning", "VolumeFailedDelete", "rpc error: code = Internal desc = busy") in events
         assert (await volumes(w))[0].status.phase == "Released"
         await asyncio.sleep(10)
         assert await volumes(w) == []
-        assert len(driver.called("DeleteVolume")) == 3
+        assert len(driver.requests_of("DeleteVolume")) == 3
 
 
 @pytest.mark.virtual
@@ -591,11 +591,11 @@ async def test_a_policy_changed_to_retain_keeps_the_disk_and_lets_the_object_go(
         await w.client.patch(PersistentVolume, volume.name, merge=keep)
         await asyncio.sleep(0.5)
         (volume,) = await volumes(w)
-        assert binding.EXTERNAL_FINALIZER not in volume.metadata.finalizers
+        assert EXTERNAL_PROVISIONER_FINALIZER not in volume.metadata.finalizers
         await release(w, volume.name)
         await asyncio.sleep(5)
         assert len(driver.volumes) == 1
-        assert driver.called("DeleteVolume") == []
+        assert driver.requests_of("DeleteVolume") == []
 
 
 async def test_two_hundred_claims_over_a_real_socket_and_back() -> None:
@@ -609,21 +609,21 @@ async def test_two_hundred_claims_over_a_real_socket_and_back() -> None:
         async with running(provisioner.run(w.role("csi-provisioner"), ProvisionerOptions(), caller=channel)):
             await asyncio.gather(*(claim(w, f"data-{n}") for n in range(200)))
 
-            async def made() -> bool:
+            async def all_exist() -> bool:
                 return len(await volumes(w)) == 200
 
-            await until(made)
+            await until(all_exist)
             assert len(driver.volumes) == 200
 
-            async def settled() -> bool:
+            async def no_intent_left() -> bool:
                 found = await w.client.list(PersistentVolumeClaim, "default")
-                return not any(INTENT in c.metadata.finalizers for c in found)
+                return not any(PROVISIONING_INTENT_FINALIZER in c.metadata.finalizers for c in found)
 
-            await until(settled)
+            await until(no_intent_left)
             await asyncio.gather(*(release(w, v.name) for v in await volumes(w)))
 
-            async def gone() -> bool:
+            async def all_gone() -> bool:
                 return not await volumes(w)
 
-            await until(gone)
+            await until(all_gone)
     assert driver.volumes == {}

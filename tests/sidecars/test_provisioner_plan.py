@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from msgspec import structs
 
+from volplane.api.annotations import (
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    PROVISIONED_BY_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import (
     CSIPersistentVolumeSource,
     PersistentVolume,
@@ -16,8 +24,10 @@ from volplane.api.core import (
     PersistentVolumeStatus,
     SecretReference,
     TypedLocalObjectReference,
+    TypedObjectReference,
     VolumeResourceRequirements,
 )
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import LabelSelector, ObjectMeta
 from volplane.api.storage import (
     StorageClass,
@@ -26,11 +36,12 @@ from volplane.api.storage import (
     VolumeAttachmentSpec,
     VolumeAttributesClass,
 )
-from volplane.rules import binding
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.provisioner import provision_request as orders
 from volplane.sidecars.provisioner.plan import (
     AddReclaimFinalizer,
+    ClaimForNode,
     CreateVolume,
     DeleteVolume,
     ProvisionerDriverInfo,
@@ -39,17 +50,19 @@ from volplane.sidecars.provisioner.plan import (
     RemoveIntent,
     RemoveReclaimFinalizer,
     ReportProvisionError,
+    Reschedule,
     plan,
     plan_reclaim,
     relevant_claim_fields,
+    relevant_volume_fields,
 )
-from volplane.sidecars.provisioner.provision_request import INTENT, CreatedVolume, ProvisionRequest
+from volplane.sidecars.provisioner.provision_request import CreatedVolume, ProvisionRequest
 from volplane.sidecars.provisioner.topology import TopologyTerms
 
 NAME = "test.csi.example.com"
 DRIVER = ProvisionerDriverInfo(NAME)
 NOW = "2026-01-01T00:00:00Z"
-ASKED = {binding.STORAGE_PROVISIONER: NAME}
+ASKED = {STORAGE_PROVISIONER_ANNOTATION: NAME}
 
 
 def claim(
@@ -99,7 +112,7 @@ ORDER = ProvisionRequest(
     provisioner=NAME,
 )
 VOLUME = PersistentVolume(metadata=ObjectMeta(name="pvc-1234-5678"))
-NOTED = {**ASKED, INTENT: orders.encode_request(ORDER)}
+NOTED = {**ASKED, PROVISIONING_INTENT_FINALIZER: orders.encode_request(ORDER)}
 DELAYED = ProvisionInputs(storage_class=storage_class(mode="WaitForFirstConsumer"))
 SNAPSHOT = TypedLocalObjectReference(api_group="snapshot.storage.k8s.io", kind="VolumeSnapshot", name="s")
 POPULATED = TypedLocalObjectReference(api_group="populator.example.com", kind="Seed", name="s")
@@ -107,19 +120,21 @@ POPULATED = TypedLocalObjectReference(api_group="populator.example.com", kind="S
 CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest | None, list[object]]] = {
     "asked by the annotation": (claim(), FAST, None, [CreateVolume(ORDER)]),
     "asked by the old annotation": (
-        claim(annotations={binding.BETA_STORAGE_PROVISIONER: NAME}),
+        claim(annotations={BETA_STORAGE_PROVISIONER_ANNOTATION: NAME}),
         FAST,
         None,
         [CreateVolume(ORDER)],
     ),
     "the old annotation loses against the new": (
-        claim(annotations={binding.BETA_STORAGE_PROVISIONER: NAME, binding.STORAGE_PROVISIONER: "other"}),
+        claim(
+            annotations={BETA_STORAGE_PROVISIONER_ANNOTATION: NAME, STORAGE_PROVISIONER_ANNOTATION: "other"}
+        ),
         FAST,
         None,
         [],
     ),
     "migrated to us": (
-        claim(annotations={binding.STORAGE_PROVISIONER: "kubernetes.io/x", binding.MIGRATED_TO: NAME}),
+        claim(annotations={STORAGE_PROVISIONER_ANNOTATION: "kubernetes.io/x", MIGRATED_TO_ANNOTATION: NAME}),
         FAST,
         None,
         [CreateVolume(ORDER)],
@@ -133,47 +148,47 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest 
         [ReportProvisionError('storageclass.storage.k8s.io "fast" not found', quiet=True)],
     ),
     "its class is another's": (claim(), ProvisionInputs(storage_class=storage_class("other")), None, []),
-    "waits for its first consumer": (claim(), DELAYED, None, []),
+    "waits for its first consumer": (claim(), DELAYED, None, [Wait(WaitReason.SELECTED_NODE)]),
     "its consumer's node is known": (
-        claim(annotations={**ASKED, binding.SELECTED_NODE: "worker-1"}),
+        claim(annotations={**ASKED, SELECTED_NODE_ANNOTATION: "worker-1"}),
         DELAYED,
         None,
         [CreateVolume(structs.replace(ORDER, node="worker-1"))],
     ),
     "its volume exists": (claim(), ProvisionInputs(storage_class=storage_class(), volume=VOLUME), None, []),
     "its volume exists and the order is still there: settled": (
-        claim(annotations=NOTED, finalizers=(INTENT,)),
+        claim(annotations=NOTED, finalizers=(PROVISIONING_INTENT_FINALIZER,)),
         ProvisionInputs(storage_class=storage_class(), volume=VOLUME),
         ORDER,
         [RemoveIntent()],
     ),
     "an order under way goes on": (
-        claim(annotations=NOTED, finalizers=(INTENT,)),
+        claim(annotations=NOTED, finalizers=(PROVISIONING_INTENT_FINALIZER,)),
         FAST,
         ORDER,
         [CreateVolume(ORDER)],
     ),
     "also when the claim is being deleted": (
-        claim(annotations=NOTED, finalizers=(INTENT,), deleting=True),
+        claim(annotations=NOTED, finalizers=(PROVISIONING_INTENT_FINALIZER,), deleting=True),
         FAST,
         ORDER,
         [CreateVolume(ORDER)],
     ),
     "also when the class is gone": (
-        claim(annotations=NOTED, finalizers=(INTENT,)),
+        claim(annotations=NOTED, finalizers=(PROVISIONING_INTENT_FINALIZER,)),
         ProvisionInputs(),
         ORDER,
         [CreateVolume(ORDER)],
     ),
     "also when the claim took another volume": (
-        claim(annotations=NOTED, finalizers=(INTENT,), volume_name="other"),
+        claim(annotations=NOTED, finalizers=(PROVISIONING_INTENT_FINALIZER,), volume_name="other"),
         FAST,
         ORDER,
         [CreateVolume(ORDER)],
     ),
     "a claim being deleted starts nothing": (claim(deleting=True), FAST, None, []),
     "unless it carries our finalizer without a legible order": (
-        claim(finalizers=(INTENT,), deleting=True),
+        claim(finalizers=(PROVISIONING_INTENT_FINALIZER,), deleting=True),
         FAST,
         None,
         [CreateVolume(ORDER)],
@@ -199,7 +214,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest 
         claim(),
         ProvisionInputs(storage_class=storage_class(), infeasible=("class-1", 120.0)),
         None,
-        [Wait(120.0, "the driver says that this class can never make the volume")],
+        [Wait(WaitReason.PROVISIONING_INFEASIBLE, WaitData(driver=NAME, class_name="fast"), 120.0)],
     ),
     "and the class was made anew since": (
         claim(),
@@ -236,17 +251,29 @@ CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, ProvisionRequest 
 }
 
 
+def with_waits(steps: Iterable[object]) -> Iterator[object]:
+    """What is reported is retried after the backoff."""
+    for step in steps:
+        yield step
+        if isinstance(step, ReportProvisionError):
+            yield Wait(WaitReason.PROVISIONING_IMPOSSIBLE, message=step.message, backoff=True)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_claims(case: str) -> None:
     made, world, order, expected = CASES[case]
-    assert list(plan(made, world, order, DRIVER)) == expected
+    assert list(plan(made, world, order, DRIVER)) == list(with_waits(expected))
 
 
 @pytest.mark.parametrize(("node", "goes_on"), [("worker-1", True), ("worker-2", False)])
 def test_beside_a_driver_on_every_node_an_order_is_that_nodes_own(node: str, goes_on: bool) -> None:
     order = structs.replace(ORDER, node="worker-1")
-    notes = {**ASKED, binding.SELECTED_NODE: "worker-1", INTENT: orders.encode_request(order)}
-    noted = claim(annotations=notes, finalizers=(INTENT,))
+    notes = {
+        **ASKED,
+        SELECTED_NODE_ANNOTATION: "worker-1",
+        PROVISIONING_INTENT_FINALIZER: orders.encode_request(order),
+    }
+    noted = claim(annotations=notes, finalizers=(PROVISIONING_INTENT_FINALIZER,))
     here = structs.replace(DRIVER, node=node)
     made = ProvisionInputs(storage_class=storage_class(), volume=VOLUME)
     assert list(plan(noted, FAST, order, here)) == ([CreateVolume(order)] if goes_on else [])
@@ -261,9 +288,10 @@ def test_beside_a_driver_on_every_node_an_order_is_that_nodes_own(node: str, goe
     ],
 )
 def test_a_driver_without_the_calls_is_refused(driver: ProvisionerDriverInfo, missing: str) -> None:
-    (step,) = plan(claim(), FAST, None, driver)
+    step, wait = plan(claim(), FAST, None, driver)
     assert isinstance(step, ReportProvisionError)
-    assert missing in step.why
+    assert isinstance(wait, Wait)
+    assert missing in step.message
 
 
 def build(
@@ -313,18 +341,34 @@ def test_a_volumes_attributes_come_from_their_class() -> None:
     assert build(modifying, world, volume_attributes_class_name="gold").mutable_parameters == {"iops": "9"}
     for attributes in (None, structs.replace(gold, driver_name="other")):
         world = structs.replace(FAST, attributes=attributes)
-        (step,) = plan(claim(volume_attributes_class_name="gold"), world, None, modifying)
+        step, _ = plan(claim(volume_attributes_class_name="gold"), world, None, modifying)
         assert isinstance(step, ReportProvisionError)
 
 
 def test_an_order_is_found_again_on_its_claim_as_it_was_written() -> None:
     requirement = TopologyTerms(((("zone", "a"),), (("zone", "b"),)), ((("zone", "b"),), (("zone", "a"),)))
     order = structs.replace(ORDER, topology=requirement, topological=True, parameters={"type": "gp3"})
-    noted = claim(annotations={INTENT: orders.encode_request(order)}, finalizers=(INTENT,))
+    noted = claim(
+        annotations={PROVISIONING_INTENT_FINALIZER: orders.encode_request(order)},
+        finalizers=(PROVISIONING_INTENT_FINALIZER,),
+    )
     assert orders.read_request(noted, NAME) == order
     assert orders.read_request(noted, "other") is None
-    assert orders.read_request(claim(annotations={INTENT: "{"}, finalizers=(INTENT,)), NAME) is None
-    assert orders.read_request(claim(annotations={INTENT: orders.encode_request(order)}), NAME) is None
+    assert (
+        orders.read_request(
+            claim(
+                annotations={PROVISIONING_INTENT_FINALIZER: "{"}, finalizers=(PROVISIONING_INTENT_FINALIZER,)
+            ),
+            NAME,
+        )
+        is None
+    )
+    assert (
+        orders.read_request(
+            claim(annotations={PROVISIONING_INTENT_FINALIZER: orders.encode_request(order)}), NAME
+        )
+        is None
+    )
 
 
 def test_the_volume_is_what_was_ordered_and_what_was_answered() -> None:
@@ -399,7 +443,7 @@ def pv(
     driver: str = NAME,
 ) -> PersistentVolume:
     notes = {
-        binding.PROVISIONED_BY: NAME,
+        PROVISIONED_BY_ANNOTATION: NAME,
         orders.DELETION_SECRET + "name": "",
         orders.DELETION_SECRET + "namespace": "",
     }
@@ -407,7 +451,7 @@ def pv(
         metadata=ObjectMeta(
             name="pv1",
             annotations=notes if annotations is None else annotations,
-            finalizers=(binding.EXTERNAL_FINALIZER,) if held else (),
+            finalizers=(EXTERNAL_PROVISIONER_FINALIZER,) if held else (),
             deletion_timestamp=NOW if deleting else None,
         ),
         spec=PersistentVolumeSpec(
@@ -427,7 +471,7 @@ ATTACHER = ProvisionerDriverInfo(
     NAME, controller=frozenset({"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"})
 )
 SECRET_NOTES = {
-    binding.PROVISIONED_BY: NAME,
+    PROVISIONED_BY_ANNOTATION: NAME,
     orders.DELETION_SECRET + "name": "n",
     orders.DELETION_SECRET + "namespace": "ns",
 }
@@ -442,9 +486,9 @@ VOLUMES: dict[str, tuple[PersistentVolume, list[VolumeAttachment], list[object]]
         [AddReclaimFinalizer()],
     ),
     "static of another driver": (pv("Bound", held=False, annotations={}, driver="other"), [], []),
-    "made by another": (pv(annotations={binding.PROVISIONED_BY: "other"}), [], []),
+    "made by another": (pv(annotations={PROVISIONED_BY_ANNOTATION: "other"}), [], []),
     "migrated to us": (
-        pv(annotations={binding.PROVISIONED_BY: "kubernetes.io/x", binding.MIGRATED_TO: NAME}),
+        pv(annotations={PROVISIONED_BY_ANNOTATION: "kubernetes.io/x", MIGRATED_TO_ANNOTATION: NAME}),
         [],
         [DeleteVolume("vol-1", None, False)],
     ),
@@ -456,7 +500,10 @@ VOLUMES: dict[str, tuple[PersistentVolume, list[VolumeAttachment], list[object]]
     "still attached": (
         pv(),
         [ATTACHED],
-        [RefuseDeletion("persistentvolume pv1 is still attached to node worker-1")],
+        [
+            RefuseDeletion("persistentvolume pv1 is still attached to node worker-1"),
+            Wait(WaitReason.VOLUME_STILL_ATTACHED, WaitData(volume="pv1", nodes=("worker-1",)), backoff=True),
+        ],
     ),
     "being deleted, claim still there": (pv("Bound", deleting=True), [], []),
     "being deleted, bound, without our finalizer": (pv("Bound", held=False, deleting=True), [], []),
@@ -483,9 +530,80 @@ def test_a_driver_that_does_not_attach_does_not_wait_for_attachments() -> None:
 
 def test_our_own_notes_are_no_news() -> None:
     assert relevant_claim_fields(claim()) == relevant_claim_fields(
-        claim(annotations=NOTED, finalizers=(INTENT,))
+        claim(annotations=NOTED, finalizers=(PROVISIONING_INTENT_FINALIZER,))
     )
     assert relevant_claim_fields(claim()) != relevant_claim_fields(
-        claim(annotations={**ASKED, binding.SELECTED_NODE: "n"})
+        claim(annotations={**ASKED, SELECTED_NODE_ANNOTATION: "n"})
     )
     assert relevant_claim_fields(claim()) != relevant_claim_fields(claim(deleting=True))
+
+
+ON_NODE = structs.replace(DRIVER, node="worker-1")
+
+
+@pytest.mark.parametrize(
+    ("selected", "expected"),
+    [
+        ("", [ClaimForNode()]),
+        ("worker-2", []),
+        ("worker-1", [CreateVolume(structs.replace(ORDER, node="worker-1"))]),
+    ],
+)
+def test_beside_a_driver_on_every_node_only_its_own_claims_are_provisioned(
+    selected: str, expected: list[object]
+) -> None:
+    made = claim(annotations={**ASKED, SELECTED_NODE_ANNOTATION: selected} if selected else ASKED)
+    assert list(plan(made, FAST, None, ON_NODE)) == expected
+
+
+def test_a_request_of_another_node_is_left_to_it() -> None:
+    made = claim(annotations=NOTED, finalizers=(PROVISIONING_INTENT_FINALIZER,))
+    assert list(plan(made, FAST, structs.replace(ORDER, node="worker-2"), ON_NODE)) == []
+
+
+def test_a_selected_node_without_the_driver_sends_the_pod_back_to_the_scheduler() -> None:
+    placed = structs.replace(
+        DRIVER, plugin=frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+    )
+    made = claim(annotations={**ASKED, SELECTED_NODE_ANNOTATION: "worker-1"})
+    (step,) = plan(made, FAST, None, placed)
+    assert isinstance(step, Reschedule)
+    assert step.node == "worker-1"
+
+
+def test_without_any_registered_node_it_waits_for_nodes() -> None:
+    placed = structs.replace(
+        DRIVER, plugin=frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+    )
+    step, _ = plan(claim(), FAST, None, placed)
+    assert isinstance(step, ReportProvisionError)
+    assert step.needs_nodes
+
+
+def test_a_source_of_another_namespace_is_refused() -> None:
+    other = TypedObjectReference(kind="PersistentVolumeClaim", name="s", namespace="elsewhere")
+    step, _ = plan(claim(data_source_ref=other), FAST, None, DRIVER)
+    assert isinstance(step, ReportProvisionError)
+    assert "elsewhere/s" in step.message
+
+
+def test_a_restore_names_the_handle_of_its_snapshot() -> None:
+    able = structs.replace(DRIVER, controller=DRIVER.controller | {"CREATE_DELETE_SNAPSHOT"})
+    step, _ = plan(claim(data_source=SNAPSHOT), FAST, None, able)
+    assert isinstance(step, ReportProvisionError)
+    assert 'volumesnapshot "default/s" not found' in step.message
+
+
+def test_a_volume_without_a_csi_source_is_not_deleted() -> None:
+    volume = pv()
+    in_tree = structs.replace(volume, spec=structs.replace(volume.spec, csi=None))
+    assert list(plan_reclaim(in_tree, [], ATTACHER)) == [
+        RefuseDeletion("invalid CSI PV"),
+        Wait(WaitReason.RECLAIM_FAILED, message="invalid CSI PV", backoff=True),
+    ]
+
+
+def test_fields_of_a_volume_that_wake_it() -> None:
+    assert relevant_volume_fields(None) == relevant_claim_fields(None) == ()
+    assert relevant_volume_fields(pv()) == relevant_volume_fields(pv(annotations={}))
+    assert relevant_volume_fields(pv()) != relevant_volume_fields(pv("Bound"))

@@ -1,4 +1,4 @@
-"""The registrar between a driver and somebody who asks like a kubelet."""
+"""The registrar between a driver and a kubelet that this test plays."""
 
 from __future__ import annotations
 

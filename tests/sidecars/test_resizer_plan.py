@@ -8,10 +8,21 @@ import pytest
 
 from tests.controllers.objects import claim, volume
 from volplane.api import codec
+from volplane.api.annotations import PRE_RESIZE_CAPACITY_ANNOTATION, STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.rules.steps import Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitReason
 from volplane.sidecars.resizer.expand import plan as plans
-from volplane.sidecars.resizer.expand.plan import LastExpansion, ResizerDriverInfo, plan, target_size
+from volplane.sidecars.resizer.expand.plan import (
+    ControllerExpand,
+    LastExpansion,
+    RecordTargetSize,
+    RemovePreResizeCapacity,
+    ResizerDriverInfo,
+    WatchPodsOfVolume,
+    plan,
+    target_size,
+)
 
 DRIVER = "ebs.csi.aws.com"
 OURS, NODE_ONLY = ResizerDriverInfo(DRIVER), ResizerDriverInfo(DRIVER, has_controller_expand=False)
@@ -136,3 +147,60 @@ def test_what_we_write_is_no_news_and_what_the_node_writes_is() -> None:
     assert facts(claim_requesting(5)) == facts(claim_requesting(5, "ControllerResizeInfeasible", 5))
     assert facts(claim_requesting(5)) != facts(claim_requesting(5, "NodeResizeInfeasible", 5))
     assert facts(claim_requesting(5)) != facts(claim_requesting(6))
+
+
+IN_USE = LastExpansion(refused_in_use=True)
+GIB = 1 << 30
+
+
+def test_the_target_is_recorded_before_the_driver_is_called() -> None:
+    steps = list(plan(claim_requesting(5), volume_of_size(1), OURS, LastExpansion()))
+    assert [step for step in steps if not isinstance(step, RecordEvent)] == [
+        RecordTargetSize(5 * GIB, True),
+        ControllerExpand(5 * GIB),
+    ]
+
+
+def test_a_claim_waits_for_its_volume() -> None:
+    (step,) = plan(claim_requesting(5), None, OURS, LastExpansion())
+    assert isinstance(step, Wait)
+    assert list(plan(claim_requesting(1), None, OURS, LastExpansion())) == []
+    assert list(plan(claim("data"), None, OURS, LastExpansion())) == []
+
+
+def test_nothing_is_called_while_the_node_expands_the_file_system() -> None:
+    pending = claim_requesting(5, "NodeResizePending", 5)
+    assert list(plan(pending, volume_of_size(5), OURS, LastExpansion())) == [Wait(WaitReason.NODE_RESIZE)]
+
+
+def test_after_a_refusal_for_a_volume_in_use_the_pods_are_looked_at_first() -> None:
+    assert list(plan(claim_requesting(5), volume_of_size(1), OURS, IN_USE, in_use=None)) == [
+        WatchPodsOfVolume()
+    ]
+    *_, warned, waits = plan(claim_requesting(5), volume_of_size(1), OURS, IN_USE, in_use=True)
+    assert isinstance(warned, RecordEvent)
+    assert isinstance(waits, Wait)
+    *_, called = plan(claim_requesting(5), volume_of_size(1), OURS, IN_USE, in_use=False)
+    assert called == ControllerExpand(5 * GIB)
+
+
+def test_the_size_before_an_expansion_is_removed_when_the_node_has_finished() -> None:
+    annotating = ResizerDriverInfo(DRIVER, annotates_capacity=True)
+    marked = {"annotations": {PRE_RESIZE_CAPACITY_ANNOTATION: "1Gi"}}
+    done = claim_requesting(1)
+    assert list(plan(done, volume_of_size(1, metadata=marked), annotating, LastExpansion())) == [
+        RemovePreResizeCapacity()
+    ]
+    assert list(plan(done, volume_of_size(1), annotating, LastExpansion())) == []
+
+
+def test_a_driver_expands_the_in_tree_volumes_that_it_stands_in_for() -> None:
+    in_tree = volume_of_size(1, csi=None)
+    resized = codec.to_dict(claim_requesting(5))
+    resized["metadata"]["annotations"] = {STORAGE_RESIZER_ANNOTATION: DRIVER}
+    assert plans.is_ours(codec.convert(PersistentVolumeClaim, resized), in_tree, DRIVER)
+    assert not plans.is_ours(claim_requesting(5), in_tree, DRIVER)
+
+
+def test_no_claim_has_no_fields() -> None:
+    assert plans.relevant_fields(None) is None

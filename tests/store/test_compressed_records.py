@@ -1,4 +1,4 @@
-"""Records that are hardly read take less memory, and nobody who reads them can tell."""
+"""Rarely read records take less memory, and read the same."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 
 from volplane.store import StoreRecord
 from volplane.store import state as module
-from volplane.store.compressed_records import BUNDLE, SHELF, WAITING, CompressedBlock, RecordArena, unpack
+from volplane.store.compressed_records import (
+    ARENA_SIZE,
+    BLOCK_RECORDS,
+    SORTED_TOGETHER,
+    CompressedBlock,
+    RecordArena,
+    unpack,
+)
 from volplane.store.sqlite import SqliteStore
 from volplane.store.state import StoreState
 
@@ -33,8 +41,8 @@ def test_any_value_comes_back_as_it_was(values: list[bytes]) -> None:
     records = [StoreRecord(f"{PREFIX}{i}", value, 2**40 + i, i + 1) for i, value in enumerate(values)]
     opened = [
         record
-        for some, bundle in RecordArena().compress(records)
-        for record in unpack(bundle)
+        for some, block in RecordArena().compress(records)
+        for record in unpack(block)
         if record in some
     ]
     assert sorted(opened, key=lambda record: record.created) == records
@@ -42,7 +50,7 @@ def test_any_value_comes_back_as_it_was(values: list[bytes]) -> None:
 
 def test_what_has_left_the_window_is_small_and_reads_the_same() -> None:
     packed, plain = state(window=2), StoreState(max_events=2)
-    for number in range(2 * WAITING):
+    for number in range(2 * SORTED_TOGETHER):
         for held in (packed, plain):
             held.put(f"{PREFIX}{number:03}", event(number))
             held.put(f"/registry/pods/{number:03}", b"as it is")
@@ -51,22 +59,27 @@ def test_what_has_left_the_window_is_small_and_reads_the_same() -> None:
     now = {"limit": 30, "revision": packed.revision}
     page = packed.page(PREFIX, after=f"{PREFIX}010", **now)
     assert page == plain.page(PREFIX, after=f"{PREFIX}010", **now)
-    waiting = (WAITING + 2) / (2 * WAITING)
+    waiting = (SORTED_TOGETHER + 2) / (2 * SORTED_TOGETHER)
     assert size_of(packed) < size_of(plain) * (waiting + 0.05)
 
 
-def test_a_shelf_is_given_back_with_the_last_bundle_on_it() -> None:
-    shelves = RecordArena()
-    large = [StoreRecord(f"{PREFIX}{n}", os.urandom(SHELF // BUNDLE // 3), n, n) for n in range(4 * BUNDLE)]
-    one, two, three, other = (bundle for _, bundle in shelves.compress(large))
-    shelf = weakref.ref(one.obj)
+def test_an_arena_is_freed_with_its_last_block() -> None:
+    arenas = RecordArena()
+    large = [
+        StoreRecord(f"{PREFIX}{n}", os.urandom(ARENA_SIZE // BLOCK_RECORDS // 3), n, n)
+        for n in range(4 * BLOCK_RECORDS)
+    ]
+    one, two, three, other = (block for _, block in arenas.compress(large))
+    arena = weakref.ref(one.obj)
     assert one.obj is two.obj
     assert other.obj is not one.obj
-    assert [r.key for r in unpack(three)] == sorted(r.key for r in large)[2 * BUNDLE : 3 * BUNDLE]
+    assert [r.key for r in unpack(three)] == sorted(r.key for r in large)[
+        2 * BLOCK_RECORDS : 3 * BLOCK_RECORDS
+    ]
     del one, three
-    assert shelf() is not None
+    assert arena() is not None
     del two
-    assert shelf() is None
+    assert arena() is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=400), st.integers(1, 6))
@@ -76,7 +89,7 @@ def test_whatever_is_written_and_deleted_reads_as_if_nothing_were_packed(
 ) -> None:
     packed, plain = state(window=3), StoreState(max_events=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "WAITING", waiting)
+        patch.setattr(module, "SORTED_TOGETHER", waiting)
         for number, stays in writes:
             key = f"{PREFIX}{number}"
             for held in (packed, plain):
@@ -84,7 +97,11 @@ def test_whatever_is_written_and_deleted_reads_as_if_nothing_were_packed(
                     held.put(key, b"%d" % held.revision)
                 else:
                     held.drop(key)
-            now = {"after": "", "limit": 9, "revision": max(packed.revision - 2, packed.horizon)}
+            now: dict[str, Any] = {
+                "after": "",
+                "limit": 9,
+                "revision": max(packed.revision - 2, packed.horizon),
+            }
             assert packed.page(PREFIX, **now) == plain.page(PREFIX, **now)
     assert packed.scan("") == plain.scan("")
     assert [packed.peek(r.key) for r in plain.scan("")] == plain.scan("")
@@ -92,12 +109,12 @@ def test_whatever_is_written_and_deleted_reads_as_if_nothing_were_packed(
 
 def test_a_packed_record_is_changed_and_deleted_like_any_other() -> None:
     held = state(window=1)
-    for number in range(WAITING + 1):
+    for number in range(SORTED_TOGETHER + 1):
         held.put(f"{PREFIX}{number:03}", event(number))
     changed = held.put(f"{PREFIX}000", b"changed")
     assert changed.previous == StoreRecord(f"{PREFIX}000", event(0), 1, 1)
-    assert changed.record == StoreRecord(f"{PREFIX}000", b"changed", WAITING + 2, 1)
-    assert held.at(f"{PREFIX}000", WAITING + 1) == changed.previous
+    assert changed.record == StoreRecord(f"{PREFIX}000", b"changed", SORTED_TOGETHER + 2, 1)
+    assert held.at(f"{PREFIX}000", SORTED_TOGETHER + 1) == changed.previous
     assert held.drop(f"{PREFIX}001").previous == StoreRecord(f"{PREFIX}001", event(1), 2, 2)
     assert held.peek(f"{PREFIX}001") is None
     held.put(f"{PREFIX}999", event(999))  # the deleted one leaves the window, too

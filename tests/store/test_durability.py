@@ -1,4 +1,4 @@
-"""An acknowledged write is on disk: proven by killing the writer and by watching its system calls."""
+"""An acknowledged write is on disk: the writer is killed, and its system calls are traced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several members: one may die, hang or lose its leader; what was acknowledged stays, and watchers go on."""
+"""Several members: one may die, hang or lose its leader; acknowledged writes stay, and watches continue."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ async def until(test: Callable[[], bool]) -> None:
 
 
 class Load:
-    """Writers that remember what was acknowledged, and a watcher that remembers what it was told."""
+    """Writers that record acknowledged writes, and a watcher that records its events."""
 
     def __init__(self, store: EtcdStore) -> None:
         self.store = store
         self.acknowledged: list[StoreRecord] = []
         self.uncertain = 0
-        self.told: StoreEvents = []
+        self.events: StoreEvents = []
         self.stop = False
 
     async def write(self, name: str) -> None:
@@ -73,7 +73,7 @@ class Load:
     async def watch(self, revision: int) -> None:
         async with self.store.watch("/", revision=revision) as watch:
             async for batch in watch:
-                self.told += batch
+                self.events += batch
 
     async def until_more(self, count: int) -> None:
         wanted = len(self.acknowledged) + count
@@ -92,11 +92,11 @@ async def load(store: EtcdStore, writers: int = 16) -> AsyncIterator[Load]:
         work.stop = True
         await asyncio.gather(*writing)
         newest = (await store.list("/")).revision
-        await until(lambda: bool(work.told) and work.told[-1].revision == newest)
+        await until(lambda: bool(work.events) and work.events[-1].revision == newest)
         watching.cancel()
-    revisions = [event.revision for event in work.told]
+    revisions = [event.revision for event in work.events]
     assert revisions == list(range(start + 1, newest + 1))  # no gap, nothing twice
-    by_revision = {event.revision: event.record for event in work.told}
+    by_revision = {event.revision: event.record for event in work.events}
     for record in work.acknowledged:
         assert by_revision[record.revision] == record
 
@@ -191,7 +191,7 @@ async def test_members_of_two_clusters_are_refused(tmp_path: Path) -> None:
     with (
         etcd(tmp_path / "one") as one,
         etcd(tmp_path / "two", "--initial-cluster-token", "two") as two,
-        pytest.raises(StoreFailed, match="not of one cluster"),
+        pytest.raises(StoreFailed, match="do not belong to one cluster"),
     ):
         async with open_store(one, two):
             pass

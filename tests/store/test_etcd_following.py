@@ -1,4 +1,4 @@
-"""What only a store on etcd can get wrong: the copy in memory and the watch it follows."""
+"""The local copy of a store on etcd, and the watch that keeps it up to date."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Other:
         self._channel = grpc.insecure_channel(server.url.removeprefix("http://"))
 
     def write(self, **values: bytes) -> int:
-        """All in one transaction, under one revision; keys are spelled with `_` for `/`."""
+        """Write in one transaction, with one revision; `_` in names stands for `/`."""
         puts = [pb.PutRequest(key=k.replace("_", "/").encode(), value=v) for k, v in values.items()]
         return self._call("KV/Txn", pb.TxnRequest(success=[pb.RequestOp(request_put=put) for put in puts]))
 
@@ -96,12 +96,12 @@ async def take(watch: StoreWatch, count: int) -> StoreEvents:
 
 @pytest.fixture(params=["asked for progress", "watched as a whole"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with an etcd that can be believed, and as with one that is too old for that."""
+    """With an etcd whose progress responses are reliable, and with an older one."""
     believed = request.param == "asked for progress"
-    if believed and not stream.is_honest(version()):
+    if believed and not stream.has_ordered_progress(version()):
         pytest.skip(f"etcd {version()} answers progress requests before it has sent all events")
     for module in (stream, follower):
-        monkeypatch.setattr(module, "is_honest", lambda version: believed)
+        monkeypatch.setattr(module, "has_ordered_progress", lambda version: believed)
 
 
 @pytest.mark.usefixtures("either_way")
@@ -156,7 +156,7 @@ async def test_many_events_of_one_revision_stay_together(server: Etcd, other: Ot
 
 
 async def test_fragments_are_put_together(tmp_path: Path) -> None:
-    """etcd cuts what is larger than a request plus 512 KiB, in the middle of a revision if need be."""
+    """etcd splits responses larger than a request plus 512 KiB, also within a revision."""
     with etcd(tmp_path, "--max-request-bytes", "150000") as server:
         program = Other(server)
         async with open_store(server) as store:
@@ -358,7 +358,7 @@ async def test_the_floor_is_known_after_a_restart_and_learnt_from_others(
         with pytest.raises(RevisionCompacted):
             async with store.watch("/", revision=start + 6):
                 pass
-        await store.compact(start + 7)  # somebody was faster: nothing to do
+        await store.compact(start + 7)  # already compacted by another client: no effect
         assert store.floor == start + 8
         assert len((await store.list("/", revision=start + 8)).records) == 8
 

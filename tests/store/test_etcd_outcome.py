@@ -1,4 +1,4 @@
-"""Pure parts of the store on etcd: what an answer means, where servers are, how keys are spelled."""
+"""Pure parts of the store on etcd: error classification, addresses, keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from volplane.store.etcd.endpoints import EtcdTls, credentials, parse_endpoint
 from volplane.store.etcd.freshness import SharedRevisionRead
 from volplane.store.etcd.keys import EtcdKeys
 from volplane.store.etcd.outcome import EtcdOutcome, classify_error
-from volplane.store.etcd.stream import is_honest
+from volplane.store.etcd.stream import has_ordered_progress
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_only_what_is_certain_is_called_not_done(code: str, text: str, verdict: 
 
 
 @pytest.mark.parametrize(
-    ("version", "honest"),
+    ("version", "ordered"),
     [
         ("3.3.27", False),
         ("3.4.23", False),
@@ -62,12 +62,12 @@ def test_only_what_is_certain_is_called_not_done(code: str, text: str, verdict: 
         ("", False),
     ],
 )
-def test_progress_is_believed_from_the_versions_that_repaired_it(version: str, honest: bool) -> None:
-    assert is_honest(version) is honest
+def test_progress_is_believed_from_the_versions_that_repaired_it(version: str, ordered: bool) -> None:
+    assert has_ordered_progress(version) is ordered
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("http://127.0.0.1:2379", ("http://127.0.0.1:2379", "127.0.0.1:2379", False)),
         ("https://etcd-1.example:2380/", ("https://etcd-1.example:2380", "etcd-1.example:2380", True)),
@@ -75,19 +75,19 @@ def test_progress_is_believed_from_the_versions_that_repaired_it(version: str, h
         ("localhost:2379", ("http://localhost:2379", "localhost:2379", False)),
     ],
 )
-def test_addresses(url: str, told: tuple[str, str, bool]) -> None:
+def test_addresses(url: str, expected: tuple[str, str, bool]) -> None:
     endpoint = parse_endpoint(url)
-    assert (endpoint.url, endpoint.target, endpoint.secure) == told
+    assert (endpoint.url, endpoint.target, endpoint.secure) == expected
 
 
 @pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:port", "http://x/v3", "http://x:99999"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(StoreFailed, match="is no address of an etcd server"):
+    with pytest.raises(StoreFailed, match="is not an address of an etcd server"):
         parse_endpoint(url)
 
 
 def test_files_for_tls_are_checked() -> None:
-    with pytest.raises(StoreFailed, match="needs its key"):
+    with pytest.raises(StoreFailed, match="needs a key"):
         credentials(EtcdTls(cert="/some.crt"))
     with pytest.raises(StoreFailed, match=r"cannot read /none/ca\.crt: No such file"):
         credentials(EtcdTls(ca="/none/ca.crt"))

@@ -1,4 +1,4 @@
-"""Two stores over one etcd, as two API servers have them; and others who use it for something else."""
+"""Two stores on one etcd, like those of two API servers, and other clients of the same etcd."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_pages_and_watches_go_on_at_the_other_one(server: Etcd) -> None:
             await one.create("/d", b"")
             assert [e.key for e in await anext(aiter(watch))] == ["/d"]
         await two.compact(first.revision)
-        await one.compact(first.revision - 1)  # somebody has been there: nothing to do
+        await one.compact(first.revision - 1)  # already compacted by another client: no effect
         await one.compact(first.revision)
 
 
@@ -137,7 +137,7 @@ async def test_the_root_of_the_keys_is_not_stored_twice(server: Etcd) -> None:
 
 async def test_what_belongs_to_somebody_else_is_left_alone(server: Etcd) -> None:
     put(server, b"/registry/pods/default/x", b"k8s\0")
-    with pytest.raises(StoreFailed, match="holds what is not ours, as /registry/pods/default/x"):
+    with pytest.raises(StoreFailed, match="has keys of another program, such as /registry/pods/default/x"):
         async with open_store(server, "/registry"):
             pass
     put(server, b"/newer", b"volplane 99")
@@ -157,7 +157,7 @@ async def test_what_is_too_large_is_refused(server: Etcd) -> None:
 
 
 async def test_a_full_database_leaves_doubt_and_can_be_read(tmp_path: Path) -> None:
-    """etcd applies the write that finds it full, and answers with the error all the same."""
+    """etcd applies the write that fills it, and still answers with an error."""
     with etcd(tmp_path, "--quota-backend-bytes", str(4 << 20)) as server:
         async with open_store(server) as store:
             stored: list[int] = []

@@ -1,4 +1,4 @@
-"""One watch stream, against a server that says what the test wants: old and new etcds, word for word."""
+"""One watch stream with a scripted server that behaves like old and new etcd versions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def watch_response(*revisions: int, fragment: bool = False) -> pb.WatchResponse:
 
 
 class Script:
-    """Creates the watch, says its lines, and answers progress requests with the revision 99."""
+    """Creates the watch, sends its responses, and answers progress requests with revision 99."""
 
     def __init__(self, lines: Sequence[pb.WatchResponse]) -> None:
         self.lines = lines
@@ -78,8 +78,8 @@ async def play_script(
         await server.stop(0)
 
 
-def revisions(told: StreamBatch) -> list[int]:
-    return [e.kv.mod_revision for e in told.events]
+def revisions(batch: StreamBatch) -> list[int]:
+    return [e.kv.mod_revision for e in batch.events]
 
 
 async def test_a_watch_starts_at_what_is_known_and_leaves_that_out() -> None:

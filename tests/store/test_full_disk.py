@@ -1,4 +1,4 @@
-"""A store whose disk is full: nothing new, deletes from the reserve, and on as soon as there is space."""
+"""A store on a full disk: creates fail, deletes use the reserve, and all works again once there is space."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Disk(SmallDisk):
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Blocks of 1 KiB, so that a page of SQLite's index may be half a hole."""
+    """With blocks of 1 KiB, so that a page of SQLite's index may be partly a hole."""
     with small_disk(tmp_path, 72, block_size=1024) as made:
         yield Disk(made.path)
 
 
 async def until_full(store: SqliteStore) -> None:
-    """Write until the log has taken what is left."""
+    """Write until the log has used the free space."""
     async with asyncio.timeout(PATIENCE):
         with suppress(StoreFull):
             while True:
@@ -193,7 +193,7 @@ OPEN = """
 import asyncio, sys
 from volplane.store import StoreError
 from volplane.store.sqlite import SqliteStore
-from volplane.store.sqlite.space import Reserve
+from volplane.store.sqlite.space import SpaceReserve
 from volplane.store.sqlite.writer import CHANGES
 
 async def main():
@@ -219,7 +219,7 @@ def test_a_start_on_a_full_disk_ends_with_a_sentence_and_not_with_a_signal(disk:
 
 
 async def test_a_disk_that_fills_up_while_the_store_is_open_does_not_end_the_process(disk: Disk) -> None:
-    """The log's index is in memory that stands for blocks of the disk: all of them are there in advance."""
+    """The log's index is mapped into memory: all its blocks are allocated in advance."""
     store = await SqliteStore.open(disk.database)
     index = os.stat(f"{disk.database}-shm")
     assert index.st_blocks * 512 >= index.st_size >= space.INDEX

@@ -1,4 +1,4 @@
-"""What only a store on disk can get wrong: restarts, locks, full disks, reading further back than memory."""
+"""The store on SQLite: restarts, locks, full disks, and revisions that are no longer in memory."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def test_a_store_without_a_window_looks_back_on_disk(path: Path) -> None:
     assert [(r.key, r.value) for r in (await store.list("/")).records] == [("/0", b"old"), ("/1", b"new")]
     assert [r.key for r in (await store.list("/", revision=3)).records] == ["/0", "/1", "/2"]
     async with store.watch("/", revision=3) as watcher:
-        told = await anext(watcher)
-        assert [event.revision for event in told] == [4, 5]
+        batch = await anext(watcher)
+        assert [event.revision for event in batch] == [4, 5]
         await store.create("/3", b"")
         assert [event.revision for event in await anext(watcher)] == [6]
     await store.close()

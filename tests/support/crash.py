@@ -1,8 +1,8 @@
-"""A cluster that is killed at one fail point of the journey, started again, and judged at the end.
+"""Kill a cluster at one failpoint of a volume's lifecycle, restart it, and check the result.
 
-The user's program (`journey`) never learns that anything happened but that nobody answered for a while. At
-the end the machine and both stores are searched for what a crash must not leave or have caused: the stores
-keep every revision, so a disk that was on two nodes for a moment is found even if nothing shows it any more.
+The user's program (`journey`) only notices that the API server does not respond for a while. At the end the
+machine and both stores are searched for leftovers and wrong states: the stores have every revision, so that a
+disk that was attached to two nodes for a moment is found.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from volplane.api.storage import VolumeAttachment
 from volplane.cloud.model import CloudVolume, VolumeState
 from volplane.host.processes import wait_for_exit
 
-CLEANING, LOOK = 400, 0.05  # looks, and seconds between two
+CLEANING, LOOK = 400, 0.05  # checks, and seconds between two
 
 
 class Phase(StrEnum):
     START = "start"  # of a new cluster
-    JOURNEY = "journey"  # from the claim's creation to the last trace of it
+    JOURNEY = "journey"  # from the creation of the claim until nothing of it is left
     STOP = "stop"  # a clean stop while a pod uses the volume
 
 
 class Point(Struct, frozen=True, order=True):
-    """`name#count`, counted in one process from the beginning of the phase."""
+    """A failpoint `name#count`, counted in one process from the start of the phase."""
 
     phase: Phase
     name: str
@@ -53,7 +53,7 @@ class Point(Struct, frozen=True, order=True):
 
 class Outcome(Struct):
     point: Point
-    passed: list[Point]  # the points of the phase that were met
+    passed: list[Point]  # the failpoints of the phase that were reached
     seconds: float
     died: bool = False
     problems: list[str] = []
@@ -61,9 +61,10 @@ class Outcome(Struct):
 
 
 class CrashRun:
-    """One run of the journey with a death in it: at a point, or when the user waits for `kill_at`.
+    """One lifecycle with a kill: at a failpoint, or when the user waits for `kill_at`.
 
-    With more than one death, the next life is killed at the same point, which it may meet while it recovers.
+    With more than one death, the restarted process is killed at the same failpoint, which it may reach during
+    its recovery.
     """
 
     def __init__(self, point: Point, *, separate: bool = False, kill_at: str = "", deaths: int = 1) -> None:
@@ -95,7 +96,7 @@ class CrashRun:
         finally:
             await asyncio.to_thread(self.remove)
 
-    # --- the story
+    # --- the run
 
     async def _live(self, user: Journey) -> None:
         self.start()
@@ -104,7 +105,7 @@ class CrashRun:
         try:
             await asyncio.wait({keeping, travelling}, return_when=asyncio.FIRST_COMPLETED)
             if not travelling.done():
-                keeping.result()  # raises: somebody died who was not to
+                keeping.result()  # raises if another process died
             await travelling
         finally:
             for task in (keeping, travelling):
@@ -130,7 +131,7 @@ class CrashRun:
                 await asyncio.sleep(0.02)
 
     async def _keep(self) -> None:
-        """Start it again when it was killed as it was to be, or when it was asked to stop and did."""
+        """Restart it after the expected kill, or after a clean stop."""
         while True:
             process = self.up.process
             assert process is not None
@@ -173,14 +174,14 @@ class CrashRun:
                 counts[name] = counts.get(name, 0) + 1
                 yield Point(self.point.phase, name, counts[name])
 
-    # --- the end
+    # --- the checks
 
     async def _end(self, pods: set[str]) -> list[str]:
-        """While it still serves: nothing of the volume is left; after a clean stop: nothing at all."""
+        """Check that nothing of the volume is left while it runs, and nothing at all after a clean stop."""
         found = await lasting_traces(self.directory, pods)
         problems = [f"while it runs: {trace}" for trace in found]
         code = await asyncio.to_thread(self.up.stop)
-        while code == -signal.SIGKILL and self.deaths:  # at a point that only the stop passes
+        while code == -signal.SIGKILL and self.deaths:  # at a failpoint of the stop
             self._start_again()
             await self.ready()
             code = await asyncio.to_thread(self.up.stop)
@@ -197,7 +198,7 @@ class CrashRun:
 async def list_points(
     phase: Phase, *, separate: bool = False, expected: Set[str] = frozenset()
 ) -> list[Point]:
-    """Every point that a run without a crash meets in this phase; a start may be ready before it is done."""
+    """Every failpoint that a run without a crash reaches in this phase; a start may continue after ready."""
     run = CrashRun(Point(phase, "none"), separate=separate)
     if phase is not Phase.START:
         outcome = await run.run()
@@ -235,11 +236,11 @@ def remove(up: Up) -> None:
     shutil.rmtree(up.directory, ignore_errors=True)
 
 
-# --- what must not be found
+# --- leftovers
 
 
 async def lasting_traces(directory: Path, pods: set[str]) -> list[str]:
-    """What stays: a node that was killed last may still be on its way back when the user is done."""
+    """Leftovers that remain: a node that was killed last may still be recovering."""
     for _ in range(CLEANING):
         if not (found := await asyncio.to_thread(traces, directory, pods)):
             break
@@ -248,7 +249,7 @@ async def lasting_traces(directory: Path, pods: set[str]) -> list[str]:
 
 
 def traces(directory: Path, pods: set[str]) -> list[str]:
-    """What is left of a volume and its pods while the cluster runs `pods`."""
+    """Leftovers of a volume and its pods while the cluster runs `pods`."""
     found = [f"loop device {entry}" for entry in machine.loop_devices(directory)]
     found += [f"disk {file.name}" for file in (directory / "cloud" / "disks").iterdir()]
     for node in (directory / "n").iterdir():
@@ -263,7 +264,7 @@ def traces(directory: Path, pods: set[str]) -> list[str]:
 
 
 class Audit:
-    """What the histories tell, since the last look, that no state shows any more."""
+    """Problems in the histories of the stores since the last check."""
 
     def __init__(self, directory: Path) -> None:
         self.cloud, self.state = directory / "cloud" / "state.db", directory / "state.db"
@@ -272,7 +273,7 @@ class Audit:
         self._read: dict[Path, int] = {}
 
     def skip(self) -> None:
-        """What was until now is of no interest."""
+        """Ignore the history until now."""
         self._revisions = {database: _revision(database) for database in self._revisions}
         self._read = {log: log.stat().st_size for log in self.logs if log.exists()}
 
@@ -310,7 +311,7 @@ def _rows(database: Path, query: str, *arguments: object) -> list[Any]:
 
 
 def _disk_problems(database: Path, since: int) -> Iterator[str]:
-    """One disk was ever given out, and it left a node before it came to the next."""
+    """Only one disk was created, and it was detached from a node before it was attached to the next."""
     given, holder = set(), ""
     live = set()
     for key, value in history(database, "/cloud/volumes/", since):
@@ -332,7 +333,7 @@ def _disk_problems(database: Path, since: int) -> Iterator[str]:
 
 
 def _attachment_problems(database: Path, since: int) -> Iterator[str]:
-    """No two nodes had the volume attached at the same revision, and one volume was made."""
+    """The volume was never attached to two nodes at the same revision, and only one was created."""
     attached: set[str] = set()
     prefix = "/registry/volumeattachments.storage.k8s.io/"
     for key, value in history(database, prefix, since):

@@ -1,8 +1,8 @@
-"""A file system whose whole content can be copied at any moment, as the disk would have it after a power cut.
+"""A file system that can be copied at any moment, as the disk would be after a power cut.
 
-The file system lies in an image, bound with direct I/O: what it has not written yet is in its own caches and
-not in the image. The image lies on XFS, where one call copies a file and shares its blocks; the kernel lets
-writes under way end before it and others begin after it, so each copy is the disk at one moment.
+The file system is in an image with direct I/O: data in its caches is not in the image. The image is on XFS,
+where one call copies a file with shared blocks, atomically with respect to writes. So each copy is the disk
+at one moment.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MKFS = {
     "xfs": ["mkfs.xfs", "-q", "-f", "-s", "size=4096"],  # a loop device may have such sectors
     "btrfs": ["mkfs.btrfs", "-q", "-f"],
 }
-SIZE = 4 << 30  # bytes of the image; it takes what is written
+SIZE = 4 << 30  # size of the sparse image in bytes
 BELOW = 24 << 30  # bytes of the file system that holds all copies
 
 
 class Mounted:
-    """An image and the place where it is mounted."""
+    """An image and its mount point."""
 
     def __init__(self, image: Path, place: Path, *, options: str = "", direct: bool = True) -> None:
         self.image, self.place, self._options = image, place, options
@@ -49,7 +49,7 @@ class Mounted:
     def unmount(self) -> None:
         if self.device:
             _run("umount", str(self.place))
-            # Whoever makes a namespace at this moment has a copy of the mount for as long as that takes.
+            # A process that creates a mount namespace at this moment has a copy of the mount for a while.
             wait_until(f"{self.device} is free", self._is_free)
             self.device = ""
 
@@ -96,7 +96,7 @@ class Images:
         return self._below.place / "original.img"
 
     def mount(self, image: Path) -> None:
-        """As the next boot does: the file system's own log is replayed."""
+        """Mount it as the next boot does: the file system replays its log."""
         options = "nouuid" if self._kind == "xfs" else ""
         self._mounted = Mounted(image, self.place, options=options).mount()
 
@@ -106,7 +106,7 @@ class Images:
             self._mounted = None
 
     def clone(self) -> Path:
-        """The disk as it is now."""
+        """Copy the disk as it is now."""
         self._made += 1
         target = self._below.place / f"copy-{self._made}.img"
         source = os.open(self.original, os.O_RDONLY)

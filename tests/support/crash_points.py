@@ -1,8 +1,8 @@
-"""The places where a process is killed, by name, so that a lost one is noticed.
+"""The failpoints at which processes are killed, listed so that a missing one is noticed.
 
-`START`, `JOURNEY` and `STOP` are met in whatever way the roles are divided into processes. `ROLES` says what
-each role meets on the journey when all of them, the driver and its sidecars too, are processes of their own;
-the API server and the disk service meet there what they meet anyhow.
+`START`, `JOURNEY` and `STOP` are reached regardless of how the roles are divided into processes. `ROLES`
+lists what each role reaches when all of them, including the driver and its sidecars, are separate processes;
+the API server and the disk service reach the same failpoints in both cases.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.support.crash import Phase, Point
 
 
 def points(phase: Phase, table: str) -> list[Point]:
-    """From lines such as `rpc:NodeStageVolume  before served after`; `after#2` is the second time."""
+    """Parse lines such as `rpc:NodeStageVolume  before served after`; `after#2` is the second time."""
     rows = (line.split() for line in table.strip().splitlines())
     return [_point(phase, name, moment) for name, *moments in rows for moment in moments]
 
@@ -103,8 +103,8 @@ JOURNEY = points(
     file:network.json                              half
     """,
 )
-# What one volume meets twice: staging comes before publishing, unstaging after unpublishing, and a detach
-# takes back what the attach has written, and a node's status is written at both ends of all that.
+# Failpoints that one volume reaches twice: stage and publish, unpublish and unstage, attach and detach, and
+# the node's status, which is written at both ends.
 AGAIN = points(
     Phase.JOURNEY,
     """

@@ -1,8 +1,7 @@
-"""A cluster of separate processes that lives through many deaths: a role dies, its keeper starts it again.
+"""A cluster of separate processes for many crash trials: a role is killed, and its supervisor restarts it.
 
-For each trial the name of the point is put where the role looks (`VOLPLANE_FAILPOINT_FILE`), a user makes the
-whole journey, and the machine and the stores are searched as after any crash. A trial that ends badly ends
-its cluster too, so that the next one starts clean.
+For each trial the failpoint is written to the file of the role (`VOLPLANE_FAILPOINT_FILE`), a user runs the
+whole lifecycle, and the machine and the stores are checked. After a failed trial the cluster is discarded.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ APART = (sys.executable, "-m", "tests.support.separate_drivers")
 
 class Trial(Struct, frozen=True):
     name: str
-    role: str = ""  # whose process is to die; whoever gets there, if it is the cluster of `up --separate`
+    role: str = ""  # the role to kill; "": the first one that reaches the failpoint
 
     def __str__(self) -> str:
         return f"{self.role or 'up'}-{self.name}"
@@ -36,7 +35,7 @@ class Trial(Struct, frozen=True):
 
 class TrialCluster:
     def __init__(self, *, apart: bool) -> None:
-        """`apart`: with the driver and its sidecars as processes of their own."""
+        """`apart`: the driver and its sidecars are separate processes, too."""
         self.apart = apart
         self.up: Up | None = None
 
@@ -83,7 +82,7 @@ class TrialCluster:
         return file
 
     async def end(self) -> list[str]:
-        """A clean stop; what it leaves."""
+        """Stop cleanly; returns the leftovers."""
         if (up := self.up) is None:
             return []
         code = await asyncio.to_thread(up.stop)
@@ -105,7 +104,7 @@ Results = dict[Trial, Future[Outcome]]
 async def attempt_all(
     trials: Iterable[Trial], results: Results, stopping: Event, *, apart: bool
 ) -> list[str]:
-    """One after the other, on one cluster unless one goes wrong; what is left after its stop."""
+    """Run the trials on one cluster, or a new one after a failure; returns the leftovers of the last stop."""
     standing = TrialCluster(apart=apart)
     try:
         for trial in trials:

@@ -1,4 +1,4 @@
-"""A driver put through cases, as `volplane test-driver` does it, in this process."""
+"""Run driver test cases in this process, as `volplane test-driver` does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from volplane.testing.report import DriverTestRun
 from volplane.testing.runner import CaseSettings, CaseVerdict
 
 SEED = 5
-# Every case is in one of these; csi-sanity has tests of its own.
+# Every case is in one of these; csi-sanity is tested separately.
 PARTS = {
     "bare": list(SOCKET_CASES),
     "one process": [case for case in ALL_CASES if case.needs_cluster and not case.needs_processes],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Struct
@@ -31,7 +32,7 @@ class EbsEnvironment(Struct):
     paths: dict[str, NodePaths]
     host: Host
 
-    async def create(self, name: str = "pvc-1", gib: int = 1, **more: object) -> str:
+    async def create(self, name: str = "pvc-1", gib: int = 1, **more: Any) -> str:
         request = v1.CreateVolumeRequest(
             name=name, volume_capabilities=[EXT4], capacity_range={"required_bytes": gib * GIB}, **more
         )

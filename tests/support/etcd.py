@@ -1,4 +1,4 @@
-"""Real etcd processes on loopback, ended by their pids; their data lies in a directory of the test's own."""
+"""Real etcd processes on loopback, with their data in a directory of the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PATIENCE = 20.0
-BINARY = os.environ.get("VOLPLANE_TEST_ETCD", "etcd")  # another version than the installed one
+BINARY = os.environ.get("VOLPLANE_TEST_ETCD", "etcd")  # to use another version than the installed one
 
 
 class Etcd:
@@ -46,7 +46,7 @@ class Etcd:
             *("--listen-peer-urls", self.peer_url),
             *("--initial-advertise-peer-urls", self.peer_url),
             *("--initial-cluster", self.initial),
-            # A test's leader is lost and found in a moment.
+            # short timeouts, so that a lost leader is replaced at once
             *("--heartbeat-interval", "50"),
             *("--election-timeout", "500" if "," in self.initial else "250"),
             *self.arguments,
@@ -76,7 +76,7 @@ class Etcd:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """As a machine that loses power."""
+        """Kill it, like a power loss."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -129,9 +129,9 @@ def _running(members: list[Etcd]) -> Iterator[None]:
 
 
 def version() -> str:
-    """Of the program that the tests start."""
-    told = subprocess.run([BINARY, "--version"], capture_output=True, text=True, check=True).stdout
-    return told.splitlines()[0].rpartition(" ")[2]
+    """The version of the etcd binary."""
+    output = subprocess.run([BINARY, "--version"], capture_output=True, text=True, check=True).stdout
+    return output.splitlines()[0].rpartition(" ")[2]
 
 
 def free_port() -> int:

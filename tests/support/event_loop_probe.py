@@ -1,4 +1,4 @@
-"""A server on a loop of its own, in a thread, that is measured callback by callback.
+"""A server with its own event loop, in a thread, that is measured callback by callback.
 
 What counts is the CPU time that the loop's thread spends in one callback: a busy machine makes it wait, but
 does not make it work. The client is plain and blocking, and runs in the thread of the test, so that none of
@@ -28,14 +28,14 @@ PATIENCE = 120.0
 
 
 class Probe:
-    """The longest callback since it was last asked, and what it was."""
+    """The longest callback since the last `take`, and its description."""
 
     def __init__(self) -> None:
         self.longest, self.culprit = 0.0, ""
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """To the loop of the thread that runs inside; others are not measured."""
+        """Measure the callbacks of this thread's event loop."""
         run, here = asyncio.Handle._run, threading.get_ident()
 
         def run_measured(handle: asyncio.Handle) -> None:
@@ -47,7 +47,7 @@ class Probe:
                 self.longest, self.culprit = spent, repr(handle)
             return None
 
-        asyncio.Handle._run = run_measured  # type: ignore[method-assign]
+        asyncio.Handle._run = run_measured  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
@@ -69,7 +69,7 @@ class Answer:
 
 
 class MeasuredServer:
-    """The server, and requests to it."""
+    """The server, and a client for it."""
 
     def __init__(self, directory: Path, open_store: Callable[[], Awaitable[Store]]) -> None:
         self.probe = Probe()
@@ -138,7 +138,7 @@ class MeasuredServer:
         type: str = "application/json",
         **headers: str,
     ) -> Answer:
-        """One request, whose body becomes JSON if it is not bytes."""
+        """Send one request; a body that is not bytes is encoded as JSON."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if data is not None:
@@ -146,7 +146,7 @@ class MeasuredServer:
         return self.send(method, path, data, sent)
 
     def send(self, method: str, path: str, data: bytes | None, sent: Mapping[str, str]) -> Answer:
-        """The same, over the connection that is kept; a server that hung up is connected to anew."""
+        """Send raw bytes over the kept connection; reconnect if the server has closed it."""
         for attempt in (1, 2):
             if self._connection is None:
                 self._connection = self.connect()
@@ -171,5 +171,5 @@ class MeasuredServer:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -1,4 +1,4 @@
-"""The name of a test that fails, the moment it does: a run of half an hour may be watched, or cut off."""
+"""Print the name of a failed test at once, so that a long run can be watched or interrupted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # a worker's reports are told by whoever hands out the tests
+    if not hasattr(config, "workerinput"):  # the main process prints the reports of workers
         config.pluginmanager.register(FailurePrinter(config))
 
 
@@ -14,7 +14,7 @@ class FailurePrinter:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
-    @pytest.hookimpl(trylast=True)  # behind the letter of the test
+    @pytest.hookimpl(trylast=True)  # after the letter of the test
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and terminal is not None:

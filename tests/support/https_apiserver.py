@@ -1,4 +1,4 @@
-"""The real API server on HTTPS, and roles that are its clients as other processes are: each with a connection
+"""The real API server on HTTPS, and roles that are its clients like other processes: each with a connection
 of its own, and with caches that know only what its own watches have brought.
 
 The subtle thing: all servers of a run share one directory of keys and certificates, because making them takes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HttpsApiServer:
-    """One server and the clients of any number of roles. `client` is the user's."""
+    """One server, and clients for any number of roles. `client` is the user's."""
 
     def __init__(self, server: RunningApiServer, store: MemoryStore) -> None:
         self.server, self._store = server, store
@@ -44,13 +44,13 @@ class HttpsApiServer:
         self._clients.append(made)
         return made
 
-    loner = role  # every role has caches of its own here
+    separate_client = role  # every role has its own caches here
 
     async def go_down(self) -> None:
         await self.server.close(0)
 
     async def come_back(self) -> None:
-        """At the same address, with what it had written."""
+        """Restart it at the same address, with the same store."""
         self.server = await serve(self._store, self.server.port)
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""One volume's whole life as a user drives it: written on one node, read on another, everything removed.
+"""The lifecycle of one volume as a user runs it: write on one node, read on another, delete everything.
 
-Every act may be said twice, because the answer to the first saying may be lost with the server. The user is a
-program over HTTPS that holds on while nobody answers, which is how it goes on after a crash.
+Every step may be repeated, because the response may be lost with the server. The user is a
+program over HTTPS that retries while the API server does not respond, and so survives a crash.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ READ = (
 
 
 class Stuck(AssertionError):
-    """A step that did not come to its end."""
+    """A step did not finish."""
 
 
 class Journey:
@@ -61,7 +61,7 @@ class Journey:
         self.nodes: list[str] = []  # that ran a pod, in order
         self._client: Client | None = None
 
-    # --- the acts
+    # --- steps
 
     async def write(self) -> None:
         await self._say("create the claim", lambda c: c.create(claim(), exists_ok=True))
@@ -75,7 +75,7 @@ class Journey:
         assert self.nodes[0] != self.nodes[1], "the pod did not move"
 
     async def clean_up(self) -> None:
-        """Everything the user has made, wherever the journey has got to."""
+        """Delete everything that the user has created."""
         for name in ("writer", "reader"):
             await self._remove(name)
         await self._say(
@@ -92,10 +92,10 @@ class Journey:
         await self.clean_up()
 
     async def pods(self) -> set[str]:
-        """The uids of all pods that there are."""
+        """The uids of all pods."""
         return {found.uid for found in await self._say("list the pods", lambda c: c.list(Pod))}
 
-    # --- their parts
+    # --- parts of the steps
 
     async def _run(self, name: str, command: str) -> None:
         await self._say(f"create pod {name}", lambda c: c.create(pod(name, command), exists_ok=True))
@@ -128,7 +128,7 @@ class Journey:
         nodes = await client.list(Node)
         return not any(n.status.volumes_in_use or n.status.volumes_attached for n in nodes)
 
-    # --- a user who holds on
+    # --- retries
 
     async def _say(self, step: str, act: Callable[[Client], Awaitable[T]]) -> T:
         if step != self.step:
@@ -187,7 +187,7 @@ def claim(storage_class: str = "gp3") -> PersistentVolumeClaim:
 
 
 def pod(name: str, command: str) -> Pod:
-    """Ready when `command` has done its work on the volume, then idle."""
+    """A pod that is Ready when `command` has succeeded, then idle."""
     mounts = (VolumeMount(name="data", mount_path="/data"),)
     source = PersistentVolumeClaimVolumeSource(claim_name="data")
     return Pod(

@@ -1,4 +1,4 @@
-"""A real kube-apiserver with Debian's etcd behind it, for what must hold there and not only with us."""
+"""A real kube-apiserver with Debian's etcd."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class KubeApiServer:
             time.sleep(0.2)
 
     def request(self, path: str, body: Any = None, method: str = "") -> Any:
-        """As the administrator; JSON where it is."""
+        """Send a request as administrator; returns decoded JSON."""
         context = ssl.create_default_context(cafile=str(self.authority))
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
@@ -87,7 +87,7 @@ class KubeApiServer:
             raise AssertionError(f"{path}: {error.code} {error.read().decode()}") from None
 
     def config(self, name: str, token: str = "") -> str:
-        """A kubeconfig: the administrator's, or somebody else's with a token."""
+        """A kubeconfig: the administrator's, or one with a token."""
         path = self.directory / f"{name}.kubeconfig"
         cluster = {"server": self.address, "certificate-authority": str(self.authority)}
         config = {
@@ -103,7 +103,7 @@ class KubeApiServer:
         return str(path)
 
     def account(self, name: str, namespace: str = "kube-system") -> str:
-        """A kubeconfig with a token of a service account, as its pods get one."""
+        """A kubeconfig with a token of a service account."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
         return self.config(name, self.request(path, asked)["status"]["token"])

@@ -1,4 +1,4 @@
-"""The kubectls that users have: Debian's (1.20) and the newest one on this machine.
+"""Two versions of kubectl: Debian's (1.20) and the newest one on this machine.
 
 A machine that has another kubectl installed gets Debian's by unpacking its package into the cache of built
 peers; what cannot be had is not in the list, and its tests say so by being skipped.
@@ -39,7 +39,7 @@ class Program(Struct, frozen=True):
 
 @functools.cache
 def programs() -> tuple[Program, ...]:
-    """Debian's and the newest; one of them, or none, where no other is to be had."""
+    """Debian's and the newest, as far as they are available."""
     seen = [program for path in _candidates() if (program := _probe(path))]
     old = [p for p in seen if p.minor == DEBIAN] or _unpack_debian()
     newest = max(seen, key=lambda program: program.minor, default=None)
@@ -52,13 +52,13 @@ def _candidates() -> list[str]:
 
 
 def _probe(path: str) -> Program | None:
-    told = subprocess.run([path, "version", "--client"], capture_output=True, text=True, check=False)
-    match = re.search(r"v1\.(\d+)\.", told.stdout) or re.search(r'Minor:"(\d+)', told.stdout)
+    output = subprocess.run([path, "version", "--client"], capture_output=True, text=True, check=False)
+    match = re.search(r"v1\.(\d+)\.", output.stdout) or re.search(r'Minor:"(\d+)', output.stdout)
     return Program(path, int(match[1])) if match else None
 
 
 def _unpack_debian() -> list[Program]:
-    """Debian's package without installing it: another kubectl may be in its place."""
+    """Unpack Debian's package without installing it."""
     place = CACHE / f"kubectl-1.{DEBIAN}"
     if not (place / "kubectl").exists():
         if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
@@ -78,11 +78,11 @@ def _unpack_debian() -> list[Program]:
 
 
 class KubectlFailed(AssertionError):
-    """kubectl ended otherwise than the test expects."""
+    """kubectl exited with another code than expected."""
 
 
 class Kubectl:
-    """One program, one namespace, one home of its own (its caches and plugins are nobody else's)."""
+    """One program, one namespace, and its own home directory for caches and plugins."""
 
     def __init__(self, program: Program, kubeconfig: str, home: Path, namespace: str) -> None:
         self.program, self.namespace, self.home = program, namespace, home
@@ -110,14 +110,14 @@ class Kubectl:
         )
 
     def __call__(self, *words: str, stdin: str = "", code: int = 0, **env: str) -> str:
-        """What it says on standard output; `code` is the exit code that must come."""
+        """Run it and return its standard output; `code` is the expected exit code."""
         done = self.run(*words, stdin=stdin, **env)
         if done.returncode != code:
             raise KubectlFailed(f"kubectl {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def fails(self, *words: str, stdin: str = "", code: int = 1) -> str:
-        """What it complains about."""
+        """Run it, expect it to fail, and return its standard error."""
         done = self.run(*words, stdin=stdin)
         if done.returncode != code:
             raise KubectlFailed(f"kubectl {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
@@ -131,7 +131,7 @@ class Kubectl:
 
     @contextmanager
     def start(self, *words: str) -> Iterator[RunningCommand]:
-        """A command that goes on: its lines as they come; ended by its pid."""
+        """Start a command that keeps running; its lines can be read."""
         process = subprocess.Popen(
             self.argv(words), env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -143,7 +143,7 @@ class Kubectl:
 
     @contextmanager
     def terminal(self, *words: str) -> Iterator[TerminalSession]:
-        """A command on a terminal of 100 x 30, with somebody who types; ended by its pid."""
+        """Start a command on a terminal of 100 x 30 characters, for input."""
         ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 30, 100, 0, 0))
         process = subprocess.Popen(
@@ -167,13 +167,13 @@ class TerminalSession:
         os.write(self._terminal, text.encode())
 
     def until(self, wanted: str) -> None:
-        """Until the screen shows it."""
+        """Wait until the screen shows the text."""
         end = time.monotonic() + PATIENCE
         while wanted not in self.seen:
             ready, _, _ = select.select([self._terminal], [], [], max(end - time.monotonic(), 0))
             try:
                 data = os.read(self._terminal, 4096) if ready else b""
-            except OSError:  # nobody has the other end any more
+            except OSError:  # the other end is closed
                 data = b""
             if not data:
                 raise KubectlFailed(f"no {wanted!r} in {self.seen!r}")
@@ -197,7 +197,7 @@ class RunningCommand:
         return line.rstrip("\n")
 
     def until(self, text: str) -> str:
-        """The first line with that text; a test's own time limit ends the waiting."""
+        """Read until a line has the text, and return the line."""
         end = time.monotonic() + 60
         while text not in (line := self.line()):
             if time.monotonic() > end:
@@ -205,6 +205,7 @@ class RunningCommand:
         return line
 
     def has_more(self) -> bool:
+        assert self.process.stdout is not None
         return bool(select.select([self.process.stdout], [], [], 0.2)[0])
 
     def wait(self) -> Any:

@@ -1,4 +1,4 @@
-"""A loop device that a process in a mount namespace of its own, as a container, binds and holds open."""
+"""A loop device that a process in another mount namespace, like a container, attaches and holds open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.stdin.read()
 
 @contextmanager
 def bind_in_namespace(file: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The device, and the process; the device stays bound when the process has ended."""
+    """The device and the process; the device remains attached when the process has ended."""
     command = ["unshare", "--mount", sys.executable, "-c", _WORK, str(file)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:

@@ -1,4 +1,4 @@
-"""What a cluster's directory has left on the machine: mounts in any namespace, loops, processes, networks."""
+"""Leftovers of a cluster's directory: mounts in all namespaces, loop devices, processes, networks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOUNTED = " mounted"
 
 
 def mounts(directory: Path) -> list[str]:
-    """Mount points below the directory, in the order in which they were made."""
+    """Mount points below the directory, oldest first."""
     place = str(directory)
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [line.split()[4] for line in lines if place in line]
@@ -29,13 +29,13 @@ def loop_devices(directory: Path) -> list[str]:
 
 
 def _bound_files(directory: Path) -> list[tuple[str, str]]:
-    """Also where the kernel names the file as the container saw it that bound it."""
+    """Loop devices of files below the directory, also if the kernel shows the path of a container."""
     named = {d: f.removesuffix(devices.DELETED) for d, f in devices.loops().items() if str(directory) in f}
     return list({**named, **devices.loops_below(str(directory))}.items())
 
 
 def interfaces(directory: Path) -> list[str]:
-    """Bridges and cables that say that they belong there; a namespace without a cable is nowhere listed."""
+    """Bridges and veth interfaces whose alias names the directory."""
     return [place.name for place in Path("/sys/class/net").iterdir() if str(directory) in _alias(place)]
 
 
@@ -47,7 +47,7 @@ def _alias(place: Path) -> str:
 
 
 def processes(directory: Path) -> dict[int, str]:
-    """Whoever has the directory in its arguments, among its open files, or mounted."""
+    """Processes that have the directory in their arguments, open files or mounts."""
     found = {}
     for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
         if pid != os.getpid() and (why := next(_ties(pid, str(directory)), "")):
@@ -81,10 +81,10 @@ def leftovers(directory: Path) -> dict[str, object]:
 
 
 def kill(directory: Path) -> None:
-    """End the processes of a directory, and nobody else's.
+    """Kill the processes of a directory.
 
-    Who makes a mount namespace anywhere on the machine has a copy of our mounts in it, at the same places,
-    and is somebody else: another worker of this run, or another run.
+    A process that creates a mount namespace has a copy of our mounts at the same paths, and may belong to
+    another run: it is not killed.
     """
     for pid, why in processes(directory).items():
         if not why.endswith(f"{MOUNTED}") or not _is_copied(pid, str(directory)):
@@ -93,7 +93,7 @@ def kill(directory: Path) -> None:
 
 
 def _is_copied(pid: int, place: str) -> bool:
-    """Whether all that ties a process to the place are mounts that it has where we have them."""
+    """Whether a process is related to the directory only by mounts that it has copied from us."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
         return all(place in line.split()[4] for line in lines if place in line)
@@ -101,7 +101,7 @@ def _is_copied(pid: int, place: str) -> bool:
 
 
 def purge(directory: Path) -> None:
-    """After a failed test: give back what it took, whatever state it is in."""
+    """Remove all leftovers of a failed test."""
     for _ in range(10):
         kill(directory)
         for target in reversed(mounts(directory)):

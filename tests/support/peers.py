@@ -31,7 +31,7 @@ MACHINES = {"linux.uml": ("x86_64", "i386", "i486", "i586", "i686")}
 
 
 def find(name: str) -> str | None:
-    """Where a peer is: the version that the table names before any other."""
+    """The path of a peer; the pinned version before any other."""
     if name in BUILT and not BUILT[name].is_program:
         kept = builds.manifests_path(builds.CACHE, BUILT[name])
         return str(kept) if kept.is_dir() else None
@@ -58,7 +58,7 @@ def why_missing(name: str) -> str:
 
 
 def require(name: str, because: str = "") -> None:
-    """Go on only where it is; `because` says what the test has to do with it."""
+    """Skip the test if the peer is missing (fail in CI)."""
     if find(name) is None:
         reason = because + why_missing(name)
         if must_be_there(name):
@@ -67,7 +67,7 @@ def require(name: str, because: str = "") -> None:
 
 
 def must_be_there(name: str) -> bool:
-    """Whether a run that misses it is worth nothing."""
+    """Whether a missing peer fails the run."""
     optional = name in BUILT and BUILT[name].optional
     exists = platform.machine() in MACHINES.get(name, (platform.machine(),))
     return bool(os.environ.get("CI")) and name not in FOUND and not optional and exists
@@ -78,7 +78,7 @@ def version(name: str) -> str:
 
 
 def manifests(name: str, *parts: str) -> list[Path]:
-    """What upstream ships for a peer: its roles, its definitions."""
+    """Upstream's manifests of a peer: roles, CustomResourceDefinitions."""
     place = builds.manifests_path(builds.CACHE, BUILT[name])
     found = sorted(file for part in parts for file in place.glob(f"**/{part}"))
     assert found, f"{place} has nothing like {parts}"

@@ -1,4 +1,4 @@
-"""A cluster's directory as a power cut leaves it: all that ran or was mounted is gone, the files stay."""
+"""A cluster's directory after a power cut: processes and mounts are gone, files remain."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ spec:
 
 
 def fill(up: Up) -> None:
-    """Give a running cluster one pod with volumes of many kinds."""
+    """Create one pod with volumes of many kinds."""
     up.apply(OBJECTS)
     up.wait("the pod runs", lambda: up.phase("user") == "Running")
     up.wait("it has written", lambda: is_pod_running(up))
 
 
 def is_pod_running(up: Up) -> bool:
-    """Whether the pod runs, with its volumes: after a restart its status is that of before for a while."""
+    """Whether the pod runs with its volumes; after a restart its status is stale for a while."""
     return up.kubectl("exec", "user", "--", "cat", "/data/file", check=False).strip() == "kept"
 
 
 def cut_power(up: Up) -> None:
-    """End all that a machine loses: processes, mounts, loop devices, networks. Only files stay."""
+    """Simulate a power cut: remove processes, mounts, loop devices and networks, but no files."""
     up.kill()
     machine.kill(up.directory)
-    # What pins a pod's device is bound to it by a name that goes with the mounts.
+    # The loop device that holds a pod's device has a path that is gone with the mounts.
     pins = [device for device, file in devices.loops().items() if file.startswith(f"{up.directory}/n/")]
     for device in pins:
         wait_until(f"{device} is free", partial(_detach, device))
@@ -97,13 +97,13 @@ def _detach(device: str) -> bool:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Into a directory that is there, so that it stays the same directory."""
+    """Copy into an existing directory, so that its inode stays the same."""
     for inside in target.iterdir():
         shutil.rmtree(inside) if inside.is_dir() and not inside.is_symlink() else inside.unlink()
     subprocess.run(["cp", "-a", "--sparse=always", f"{source}/.", str(target)], check=True)
 
 
 def objects(up: Up) -> set[tuple[str, str]]:
-    """What a user has made, by kind and name."""
+    """The objects that a user has created, by kind and name."""
     found: list[Any] = up.items("pods,pvc,pv,configmaps", "--namespace", "default")
     return {(item["kind"], item["metadata"]["name"]) for item in found}

@@ -1,4 +1,4 @@
-"""A real API server over HTTPS in the test's own process, and roles beside it in processes that die.
+"""A real API server over HTTPS in the test's process, and roles in separate processes that can be killed.
 
 `Role` is one role as its own process, started as a user starts it. With
 `die="patch PersistentVolume/status#1:after"` it kills itself with SIGKILL at that write, just before or just
@@ -58,7 +58,7 @@ class Role:
             )
 
     async def wait_until_killed(self, seconds: float = 60.0) -> None:
-        """Until it has killed itself, and by nothing else."""
+        """Wait until it has killed itself."""
         async with asyncio.timeout(seconds):
             while self.process.poll() is None:  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.01)
@@ -97,7 +97,7 @@ async def server(directory: Path) -> AsyncIterator[Server]:
 
 
 def _kill_at_write(point: str) -> None:
-    """Make the n-th write of a kind the last thing this process does."""
+    """Kill this process at the n-th write of a kind."""
     what, _, when = point.rpartition(":")
     what, _, number = what.partition("#")
     left = int(number or 1)

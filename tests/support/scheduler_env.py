@@ -1,4 +1,4 @@
-"""The scheduler on the real API server with the binder beside it; the test plays the provisioner."""
+"""The scheduler and the binder with the real API server; the test acts as the provisioner."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from tests.controllers.objects import DRIVER, account, claim, storage_class, volume
 from tests.loops.inprocess import InProcessEnv, running, until, world
 from volplane.api import codec
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Event, Node, PersistentVolumeClaim, Pod, PodCondition
 from volplane.api.storage import CSINode, CSIStorageCapacity
 from volplane.controllers.binder.controller import Binder
-from volplane.rules.binding import SELECTED_NODE
 from volplane.scheduler.controller import Scheduler
 
 ZONE = "topology.kubernetes.io/zone"
@@ -61,13 +61,13 @@ class SchedulerEnv:
 
     async def wait_for_selected_node(self, name: str) -> str:
         async def selected_node() -> str:
-            return (await self.claim(name)).metadata.annotations.get(SELECTED_NODE, "")
+            return (await self.claim(name)).metadata.annotations.get(SELECTED_NODE_ANNOTATION, "")
 
         found: str = await until(selected_node)
         return found
 
     async def provision(self, name: str, zone: str = "a") -> None:
-        """What the provisioner does when the node is selected."""
+        """Wait for the selected node, and create the volume."""
         await self.wait_for_selected_node(name)
         mine = await self.claim(name)
         reference = {"namespace": "default", "name": name, "uid": mine.uid}
@@ -77,21 +77,24 @@ class SchedulerEnv:
 
     async def give_up(self, name: str) -> None:
         await self.client.patch(
-            PersistentVolumeClaim, name, "default", merge={"metadata": {"annotations": {SELECTED_NODE: None}}}
+            PersistentVolumeClaim,
+            name,
+            "default",
+            merge={"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: None}}},
         )
 
     async def settle(self, seconds: float = 1.0) -> None:
-        await asyncio.sleep(seconds)  # virtual time: whatever can happen has happened
+        await asyncio.sleep(seconds)  # virtual time: everything that can happen has happened
 
     async def create_bound_claim(self, name: str, mode: str = "ReadWriteOnce", **more: Any) -> None:
-        """A claim of class `now` and the volume `pv-<name>` that was made for it."""
+        """Create a claim of class `now` and its volume `pv-<name>`."""
         mine = await self.client.create(claim(name, cls="now", accessModes=[mode]))
         reference = {"namespace": "default", "name": name, "uid": mine.uid}
         made = volume(f"pv-{name}", cls="now", claimRef=reference, accessModes=[mode], **more)
         await self.client.create(made)
 
     async def wait_until_bound(self, name: str) -> PersistentVolumeClaim:
-        """The claim when the binder has nothing more to say about it."""
+        """Wait until the binder has bound the claim."""
         await until(lambda: self._is_bound(name))
         await self.settle()
         return await self.claim(name)
@@ -100,7 +103,7 @@ class SchedulerEnv:
         return (await self.claim(name)).status.phase == "Bound"
 
     async def limit(self, name: str, most: int) -> None:
-        """The driver attaches no more volumes than that to the node."""
+        """Set the attach limit of the node."""
         driver = {"name": DRIVER, "nodeID": name, "topologyKeys": [], "allocatable": {"count": most}}
         await self.client.create(
             codec.convert(CSINode, {"metadata": {"name": name}, "spec": {"drivers": [driver]}})
@@ -111,12 +114,12 @@ class SchedulerEnv:
 
 
 def tail(nodes: int, why: str) -> str:
-    """The end of every message: what preemption would do about it."""
+    """The end of every message, about preemption."""
     return f" no new claims to deallocate, preemption: 0/{nodes} nodes are available: {nodes} {why}."
 
 
 def in_zone(zone: str) -> dict[str, Any]:
-    """Of a volume's spec."""
+    """The node affinity of a volume."""
     term = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}
     return {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
 

@@ -1,8 +1,8 @@
-"""`volplane up --separate`, with the EBS driver and its sidecars as processes too instead of containers.
+"""`volplane up --separate`, with the EBS driver and its sidecars as processes instead of containers.
 
-So every role can die alone. Each reads the point at which it is to die from a file named after it below
-`arm/` of the data directory, and with `VOLPLANE_TEST_POINTS=1` writes what it passes below `points/`. The two
-nodes share such a file, and so do the driver's two node services: whichever gets there first.
+So every role can be killed alone. Each reads its failpoint from a file with its name below `arm/` in the data
+directory, and with `VOLPLANE_TEST_POINTS=1` writes the failpoints that it passes below `points/`. The two
+nodes share such a file, and so do the driver's two node services.
 
     python -m tests.support.separate_drivers --data-dir DIR --nodes 2
 """
@@ -16,8 +16,9 @@ import click
 
 from volplane.api.core import Node, ServiceAccount
 from volplane.api.storage import CSIDriver, CSINode
+from volplane.base.tasks import run_until
 from volplane.cli.options import options
-from volplane.cli.serve import run_until, serve
+from volplane.cli.serve import serve
 from volplane.cluster import readiness
 from volplane.cluster.apply import ROLES, load_manifest
 from volplane.cluster.data_directory import ClusterMember

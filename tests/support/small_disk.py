@@ -15,7 +15,7 @@ class SmallDisk:
         self.filler = path / "filler"
 
     def fill(self, leave: int = 0) -> None:
-        """Take everything but `leave` bytes."""
+        """Use all space except `leave` bytes."""
         with self.filler.open("ab", buffering=0) as file:
             size = file.tell()
             for step in (64 << 20, 1 << 20, 4096, 1024):

@@ -1,4 +1,4 @@
-"""The kinds of snapshots, as the cluster brings them."""
+"""The CustomResourceDefinitions of snapshots."""
 
 from __future__ import annotations
 

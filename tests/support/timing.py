@@ -1,7 +1,7 @@
-"""Tests that are played twice: in virtual time with everything in memory, and on real sockets.
+"""Tests that run twice (`pytest.mark.both`): in virtual time and in memory, and on real sockets.
 
-`pytest.mark.both` plays a test of `tests/contract/` so. On real sockets a rule of minutes has the duration
-that its flag sets; what is asserted of it is a lower bound, by the driver's own clock.
+On real sockets long durations are shortened by their flags; tests assert only lower bounds, by the driver's
+clock.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 
 from volplane.base.virtual_time_loop import VirtualLoop
 
-GRAIN = 0.02  # seconds by which a loop's timers are not exact
-SILENCE = 0.3  # seconds of real time in which nothing is to happen
+GRAIN = 0.02  # tolerance of timers in seconds
+SILENCE = 0.3  # seconds of real time in which nothing may happen
 
 
 def is_virtual() -> bool:
@@ -19,5 +19,5 @@ def is_virtual() -> bool:
 
 
 async def rest(seconds: float = 1.0) -> None:
-    """A time in which nothing is to happen: as long as is said in virtual time, else a short while."""
+    """Wait while nothing may happen: `seconds` in virtual time, else a short time."""
     await asyncio.sleep(seconds if is_virtual() else SILENCE)

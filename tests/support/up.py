@@ -1,7 +1,6 @@
-"""A real `volplane up` as a user starts it, with kubectl and aws beside it.
+"""A real `volplane up` as a user starts it, with kubectl and aws.
 
-Everything a test starts here ends here: the process by its pid, its containers, mounts, loop devices and the
-data directory.
+At the end of a test the process, its containers, mounts, loop devices and the data directory are removed.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from volplane.cluster.data_directory import DataDirectory, SavedCluster
 
 BIN = Path(sys.executable).parent
 VOLPLANE = str(BIN / "volplane")
-PATIENCE = float(os.environ.get("VOLPLANE_PATIENCE", "1"))  # how much slower than usual it may be here
+PATIENCE = float(os.environ.get("VOLPLANE_PATIENCE", "1"))  # factor of all timeouts
 
 
 class Stuck(AssertionError):
-    """Something that was to come true did not."""
+    """A condition did not become true in time."""
 
 
 def environment() -> dict[str, str]:
-    """Ours, for trials in threads: pytest writes the name of the test into it while it is copied."""
+    """A copy of os.environ; retried, because pytest changes it in another thread."""
     while True:
         try:
             return dict(os.environ)
@@ -40,7 +39,7 @@ def environment() -> dict[str, str]:
 
 
 def wait_until(what: str, test: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """The first truthy answer of `test`; a test's own waiting, never the product's."""
+    """Poll until `test` returns a true value, and return it."""
     end = time.monotonic() + seconds * PATIENCE
     last: Any = None
     while time.monotonic() < end:
@@ -55,7 +54,7 @@ def wait_until(what: str, test: Callable[[], Any], seconds: float = 30.0) -> Any
 
 
 class Up:
-    """One cluster in one data directory; may be started, killed and started again."""
+    """One cluster in one data directory; it can be started, killed and restarted."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Up:
         self.output = self.directory / "up.log"
 
     def wait(self, what: str, test: Callable[[], Any], seconds: float = 120.0) -> Any:
-        """`wait_until`, and if it does not come true, what an operator would look at first."""
+        """`wait_until`, with diagnostics on failure."""
         try:
             return wait_until(what, test, seconds)
         except Stuck as stuck:
@@ -87,7 +86,7 @@ class Up:
         return "\n\n".join([*seen, self.log(40)])
 
     def describe(self, kind: str, name: str, *texts: str) -> str:
-        """What `kubectl describe` says once it has all of these: events come after what they tell of."""
+        """Wait until the output of `kubectl describe` contains all texts, and return it."""
         shown = ""
 
         def has_all() -> bool:
@@ -101,7 +100,7 @@ class Up:
             raise Stuck(f"{stuck}; it says:\n{shown}") from None
         return shown
 
-    # --- life
+    # --- start and stop
 
     def start(self, env: Mapping[str, str] | None = None, *, wait: bool = True) -> Self:
         with self.output.open("ab") as log:
@@ -129,11 +128,11 @@ class Up:
             return False
 
     def memory(self) -> SavedCluster:
-        """What it has written down for its next start."""
+        """What it has stored for its next start."""
         return DataDirectory(self.directory).load_saved()
 
     def kill(self) -> None:
-        """kill -9: of the process alone, its containers go on."""
+        """Kill the process (SIGKILL); its containers continue."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -152,7 +151,7 @@ class Up:
         self.process.wait(seconds)
 
     def stop(self) -> int:
-        """As a user does: SIGTERM, and everything is given back."""
+        """Stop it with SIGTERM, like a user."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -171,13 +170,13 @@ class Up:
         try:
             return self.start()
         except Stuck:
-            self.remove()  # whoever never got in does not get out either
+            self.remove()  # __exit__ is not called if __enter__ fails
             raise
 
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    # --- what a user types
+    # --- commands of a user
 
     @property
     def kubeconfig(self) -> str:
@@ -230,7 +229,7 @@ class Up:
         return json.loads(done.stdout or "{}")
 
     def explain(self, what: str, *more: str) -> tuple[int, str]:
-        """`volplane explain` as an operator types it: its exit code, and what it says on one line."""
+        """Run `volplane explain`; returns its exit code and its output on one line."""
         command = [VOLPLANE, "explain", what, *(more or ("--data-dir", str(self.directory)))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
@@ -242,10 +241,10 @@ class Up:
     def wait_running(self, pod: str, seconds: float = 30.0) -> None:
         wait_until(f"pod {pod} runs", lambda: self.phase(pod) == "Running", seconds)
 
-    # --- what must not be left
+    # --- leftovers
 
     def leftovers(self) -> dict[str, list[str]]:
-        """Mounts, loop devices and networks that belong to this cluster's directory."""
+        """Mounts, loop devices and networks of this cluster's directory."""
         place = str(self.directory)
         mounts = [m for m in Path("/proc/self/mountinfo").read_text().splitlines() if place in m]
         loops = machine.loop_devices(self.directory)

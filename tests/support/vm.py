@@ -1,8 +1,8 @@
-"""A command in a Linux of its own: for what this machine's kernel refuses even to root.
+"""Run a command in user-mode Linux, for tests that need a capability which this machine lacks.
 
-The kernel is user-mode Linux, an ordinary process, in which root has every capability. It sees this machine's
-files, read only; what is written to its /dev, /run and /tmp lives in its memory and ends with it. It has one
-processor, a network with nothing but loopback, and is several times slower than the machine.
+User-mode Linux is a kernel that is an ordinary process; root in it has every capability. It sees this
+machine's files read-only; its /dev, /run and /tmp are in its memory. It has one processor, only a loopback
+network, and is several times slower than the machine.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import pytest
+
 from tests.support import peers
 
 PROGRAM = "linux.uml"
 MEMORY = "2G"
-HIDDEN_DIRECTORIES = (Path("/dev"), Path("/run"), Path("/tmp"))  # the machine's; the guest has its own
+HIDDEN_DIRECTORIES = (Path("/dev"), Path("/run"), Path("/tmp"))  # the VM has its own
 
 INIT = """#!/bin/sh
 set -e
@@ -55,8 +57,17 @@ exec sleep 60
 """
 
 
+def require(because: str = "") -> None:
+    """Skip the test where no such kernel can be had: not installed, or unable to run on this processor."""
+    peers.require(PROGRAM, because)
+    # With AMX, PTRACE_SETREGSET of this machine takes more registers than that kernel has room for: it panics
+    # in put_fp_registers when it starts init.
+    if "amx_tile" in Path("/proc/cpuinfo").read_text():
+        pytest.skip(f"{because}{PROGRAM} cannot run on a processor with AMX")
+
+
 class VmDied(Exception):
-    """The guest ended, or had to be ended, before its command did; with what its console shows."""
+    """The VM ended before its command, or was killed; the message has its console output."""
 
 
 class VmResult(NamedTuple):
@@ -65,7 +76,7 @@ class VmResult(NamedTuple):
 
 
 class VmCommand:
-    """A command under way in there. Of the machine's /tmp it has that directory, and what is `shown`."""
+    """A running command in the VM. Of the machine's /tmp it sees `directory` and the `shown` paths."""
 
     def __init__(
         self,
@@ -76,7 +87,7 @@ class VmCommand:
         shown: Iterable[Path] = (),
         seconds: float = 1200.0,
     ) -> None:
-        self._place = tempfile.TemporaryDirectory(prefix="guest-")
+        self._place = tempfile.TemporaryDirectory(prefix="vm-")
         self.exchange = Path(self._place.name)
         (init := self.exchange / "init").write_text(
             INIT.format(
@@ -99,7 +110,7 @@ class VmCommand:
         self.end()
 
     def wait(self) -> VmResult:
-        """What has become of it, once it has ended; it is not waited for beyond its time."""
+        """Wait for the command, and return its result. Raises VmDied, also on a timeout."""
         try:
             self._process.wait(max(0.0, self._until - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -111,7 +122,7 @@ class VmCommand:
         return VmResult(code, (self.exchange / "output").read_text(errors="replace"))
 
     def end(self) -> None:
-        """Whatever it is doing; twice is no harm."""
+        """Kill the VM if it still runs."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -121,8 +132,8 @@ class VmCommand:
 def run(
     command: Sequence[str], *, directory: Path, env: Mapping[str, str], shown: Iterable[Path] = ()
 ) -> VmResult:
-    with VmCommand(command, directory=directory, env=env, shown=shown) as guest:
-        return guest.wait()
+    with VmCommand(command, directory=directory, env=env, shown=shown) as running:
+        return running.wait()
 
 
 def _hidden_paths(paths: Iterable[Path]) -> set[Path]:
@@ -134,7 +145,7 @@ def _boot(init: Path, exchange: Path) -> subprocess.Popen[bytes]:
         *(f"mem={MEMORY}", "rootfstype=hostfs", "root=/dev/root", "ro", f"init={init}", "quiet"),
         *(f"uml_dir={exchange}/uml", "con=null", "con0=null,fd:1"),
     )
-    # Its memory is a file, below TMPDIR if that is set: else in /dev/shm, which is faster.
+    # Its memory is a file, below TMPDIR if that is set, else in /dev/shm, which is faster.
     env = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     with (exchange / "console").open("wb") as console:
         return subprocess.Popen(
@@ -143,11 +154,11 @@ def _boot(init: Path, exchange: Path) -> subprocess.Popen[bytes]:
             stdout=console,
             stderr=subprocess.STDOUT,
             env=env,
-            start_new_session=True,  # each process of the guest is one of the machine's, in this session
+            start_new_session=True,  # each process of the VM is a process of the machine in this session
         )
 
 
 def _tail_of_output(exchange: Path) -> str:
-    """The ends of what the kernel and the command have printed."""
+    """The end of the output of the kernel and of the command."""
     files = [file for name in ("console", "output") if (file := exchange / name).exists()]
     return "\n".join(line for file in files for line in file.read_text(errors="replace").splitlines()[-40:])

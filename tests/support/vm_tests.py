@@ -1,8 +1,7 @@
-"""Tests that need more than this machine gives to root: `@pytest.mark.capability(CAP_SYS_RESOURCE)`.
+"""Tests that need a capability: `@pytest.mark.capability(CAP_SYS_RESOURCE)`.
 
-Where the capability is there they run like any other. Where it is not, the same test runs in a guest kernel:
-here its place is taken by an item that passes if the test has passed in there. One guest serves all such
-tests of a file, when the first of them has its turn.
+If the machine has the capability, they run like any other. If not, the test runs in a VM: its item is
+replaced by one that passes if the test has passed in there. One VM runs all such tests of a file.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tests.support import peers, vm
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOWER = "10"
-CAP_SYS_RESOURCE = 24  # the kernel asks for it before it grows a mounted ext4
+CAP_SYS_RESOURCE = 24  # needed to expand a mounted ext4
 
 
 def has_capability(number: int) -> bool:
@@ -40,7 +39,7 @@ class NotPassed(Exception):
     pass
 
 
-OUTPUT = pytest.StashKey[dict[Path, str]]()  # for each file of tests, what pytest has printed in there
+OUTPUT = pytest.StashKey[dict[Path, str]]()  # the output of pytest in the VM, by test file
 
 
 class InVm(pytest.Item):
@@ -48,28 +47,29 @@ class InVm(pytest.Item):
 
     @classmethod
     def of(cls, test: pytest.Item) -> Self:
+        assert test.parent is not None
         item: Self = cls.from_parent(test.parent, name=test.name)
         item.test = test
         item.own_markers.extend(test.own_markers)
         return item
 
     def setup(self) -> None:
-        peers.require(vm.PROGRAM, "the kernel withholds a capability here, and ")
+        vm.require("this machine lacks a capability, and ")
 
     def runtest(self) -> None:
-        all_told = self.session.stash.setdefault(OUTPUT, {})
-        if self.path not in all_told:
+        outputs = self.session.stash.setdefault(OUTPUT, {})
+        if self.path not in outputs:
             same_file = [i for i in self.session.items if isinstance(i, InVm) and i.path == self.path]
-            all_told[self.path] = _run_in_vm([i.nodeid for i in same_file], self.config.rootpath)
-        told = all_told[self.path]
-        said = {line.split(" - ")[0] for line in told.splitlines()}
-        # Skipped in there, it has shown nothing; if it leaves something behind, it is an ERROR, too.
-        if f"PASSED {self.nodeid}" not in said or f"ERROR {self.nodeid}" in said:
-            raise NotPassed(told)
+            outputs[self.path] = _run_in_vm([i.nodeid for i in same_file], self.config.rootpath)
+        output = outputs[self.path]
+        results = {line.split(" - ")[0] for line in output.splitlines()}
+        # A skipped test has not passed; a leak is an ERROR.
+        if f"PASSED {self.nodeid}" not in results or f"ERROR {self.nodeid}" in results:
+            raise NotPassed(output)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *more: Any) -> Any:
         if isinstance(excinfo.value, NotPassed):
-            return f"in the guest kernel:\n{excinfo.value}"
+            return f"in the VM:\n{excinfo.value}"
         return super().repr_failure(excinfo, *more)
 
     def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
@@ -78,14 +78,14 @@ class InVm(pytest.Item):
 
 def _run_in_vm(names: list[str], directory: Path) -> str:
     env = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
-    guest = vm.VmCommand(
+    command = vm.VmCommand(
         [sys.executable, "-B", "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *names],
         directory=directory,
         env=env | {"VOLPLANE_PATIENCE": SLOWER},
         shown=[ROOT, Path(sys.prefix), peers.BIN],
     )
-    with guest:
+    with command:
         try:
-            return guest.wait().output
+            return command.wait().output
         except vm.VmDied as died:
             return str(died)

@@ -63,7 +63,7 @@ def test_one_name_is_one_volume() -> None:
         return call("CreateVolume", at, at + 1, {"name": "pvc-1"}, {"volume": {"volume_id": id}})
 
     assert words(made("x", 0), made("x", 2)) == []
-    assert words(made("x", 0), made("y", 2)) == ["pvc-1 was made 2 times: x, y"]
+    assert words(made("x", 0), made("y", 2)) == ["pvc-1 was created 2 times: x, y"]
 
 
 def test_volumes_are_known_by_the_name_that_was_asked_for_and_by_their_id() -> None:

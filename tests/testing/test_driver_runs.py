@@ -27,19 +27,19 @@ HOMESICK = (
 
 
 async def test_a_driver_that_does_not_start_in_a_cluster_fails_one_case_and_keeps_the_others() -> None:
-    told: list[CaseResult] = []
+    reported: list[CaseResult] = []
     names = ["identity/name", "cluster/claim and pods", "cluster/subPath"]
     cases = runner.select_cases(ALL_CASES, f"^({'|'.join(names)})$", "")
     run = await driver_run.run_driver_tests(
-        external_driver.from_command(HOMESICK), cases, CaseSettings(seed=1), told.append
+        external_driver.from_command(HOMESICK), cases, CaseSettings(seed=1), reported.append
     )
-    assert told == run.results
-    assert [(r.name, r.verdict) for r in told] == list(
+    assert reported == run.results
+    assert [(r.name, r.verdict) for r in reported] == list(
         zip(names, (CaseVerdict.PASSED, CaseVerdict.FAILED, CaseVerdict.SKIPPED), strict=True)
     )
-    assert told[1].reason.startswith("a cluster does not start with it: ")
-    assert "not in a cluster" in told[1].reason
-    assert told[2].reason == "the cluster did not start, see cluster/claim and pods"
+    assert reported[1].reason.startswith("the cluster did not start: ")
+    assert "not in a cluster" in reported[1].reason
+    assert reported[2].reason == "the cluster did not start, see cluster/claim and pods"
 
 
 def test_whoever_interrupts_it_has_what_was_found_by_then(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_whoever_interrupts_it_has_what_was_found_by_then(tmp_path: Path) -> Non
             assert process.wait() == 130
         finally:
             process.kill()
-    assert "stopped before its end: blocks.example.com" in rest
-    told = json.loads(files["json"].read_text())
-    assert told["complete"] is False
-    assert told["passed"] == len(told["cases"]) >= 1
-    assert "stopped before its end" in files["html"].read_text()
+    assert "interrupted: blocks.example.com" in rest
+    reported = json.loads(files["json"].read_text())
+    assert reported["complete"] is False
+    assert reported["passed"] == len(reported["cases"]) >= 1
+    assert "interrupted" in files["html"].read_text()
     assert 'errors="1"' in files["junit"].read_text()

@@ -185,11 +185,11 @@ def test_a_correct_driver_passes_everything_by_the_command(tmp_path: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    told = json.loads(files["json"].read_text())
-    assert told["driver"] == "blocks.example.com"
-    assert told["failed"] == 0
-    assert len(told["cases"]) == len(runner.select_cases(ALL_CASES, "", "^sanity/"))
-    ran = {case["name"] for case in told["cases"] if case["verdict"] == "passed"}
+    reported = json.loads(files["json"].read_text())
+    assert reported["driver"] == "blocks.example.com"
+    assert reported["failed"] == 0
+    assert len(reported["cases"]) == len(runner.select_cases(ALL_CASES, "", "^sanity/"))
+    ran = {case["name"] for case in reported["cases"] if case["verdict"] == "passed"}
     assert {"twice/CreateVolume", "killed during/NodeStageVolume", "cluster/snapshot and restore"} <= ran
     suite = ElementTree.parse(files["junit"]).getroot()[0]
     assert suite.get("failures") == "0"

@@ -15,7 +15,7 @@ from tests.support import loop_device_holder, sample_driver
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.cluster import external_driver
 from volplane.cluster.external_driver.workloads import KUBELET
-from volplane.csi.call_interceptor import CallInterceptor, CsiCall
+from volplane.csi.call_interceptor import CsiCall
 from volplane.host import devices, mounts
 from volplane.testing import driver_run
 from volplane.testing.capabilities import DriverCapabilities
@@ -31,7 +31,7 @@ W = TypeVar("W", bound=ClusterEnv)
 
 def composed(kind: type[W], directory: Path) -> W:
     """A world whose cluster was not started, or has ended."""
-    world = kind(GUEST, directory, DriverCapabilities(), tap=CallInterceptor())
+    world = kind(GUEST, directory, DriverCapabilities())
     directory.mkdir(exist_ok=True)
     world.cluster = world._make_cluster()
     return world
@@ -84,10 +84,10 @@ async def test_a_driver_that_keeps_the_last_pod_does_not_cost_the_report(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     world = composed(Refused, tmp_path / "a")
-    world.error, world._survivor = error, SurvivorPod(world, "claim", "pod", "told")
+    world.error, world._survivor = error, SurvivorPod(world, "claim", "pod", "checksum")
     await world.__aexit__()
-    [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert told.startswith("pod pod and its volume cannot be removed: ")
+    [reported] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert reported.startswith("pod pod and its volume cannot be removed: ")
 
 
 class Holding(ClusterEnv):
@@ -111,8 +111,8 @@ def unmounted(at: float, volume: str = "v") -> CsiCall:
 
 async def test_what_was_unmounted_by_force_is_waited_for_to_its_end(tmp_path: Path) -> None:
     world = composed(Holding, tmp_path / "w")
-    [told] = await world.clean()  # and not: nor by force
-    assert "answered with OK 10 times" in told
+    [reported] = await world.clean()  # and not: nor by force
+    assert "returned OK 10 times" in reported
     assert world.forced == 1
 
 
@@ -142,7 +142,7 @@ async def test_a_case_that_fails_takes_the_witness_with_it(tmp_path: Path) -> No
         raise AssertionError
 
     world = composed(ProcessEnv, tmp_path / "a")
-    world._survivor = one = SurvivorPod(world, "claim", "pod", "told")
+    world._survivor = one = SurvivorPod(world, "claim", "pod", "checksum")
     one._process = (1, 1)
     async with world.survivor_pod(never) as same:
         assert same is one
@@ -155,7 +155,7 @@ async def test_a_case_that_fails_takes_the_witness_with_it(tmp_path: Path) -> No
 
 
 @pytest.mark.root
-async def test_a_directory_that_stays_because_of_a_mount_is_told(
+async def test_a_directory_that_is_not_removed_because_of_a_mount_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = tmp_path / "run"
@@ -163,7 +163,7 @@ async def test_a_directory_that_stays_because_of_a_mount_is_told(
         (place / "m").mkdir(parents=True)
         mounts.bind(str(tmp_path), str(place / "m"), readonly=False, recursive=False)
     assert place.is_dir()
-    assert f"{place} is not removed: still mounted there: {place / 'm'}" in caplog.text
+    assert f"{place} was not removed: still mounted: {place / 'm'}" in caplog.text
     mounts.unmount(str(place / "m"))
     await asyncio.to_thread(driver_run._remove_directory, place)
     assert not place.exists()

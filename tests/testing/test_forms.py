@@ -55,6 +55,6 @@ def test_a_driver_is_tested_however_it_is_named(form: str, tmp_path: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads((tmp_path / "r.json").read_text())
-    assert told["driver"] == "hostpath.csi.k8s.io"
-    assert {case["name"]: case["verdict"] for case in told["cases"]} == dict.fromkeys(CASES, "passed")
+    reported = json.loads((tmp_path / "r.json").read_text())
+    assert reported["driver"] == "hostpath.csi.k8s.io"
+    assert {case["name"]: case["verdict"] for case in reported["cases"]} == dict.fromkeys(CASES, "passed")

@@ -24,13 +24,13 @@ HOSTPATH = (
 # What upstream's example driver does not do, and why; docs/test-your-driver.md explains each.
 EXPLAINED = {
     "list/volumes": "not once",
-    "delete/in use": "OK, demanded is FAILED_PRECONDITION",
+    "delete/in use": "OK, expected FAILED_PRECONDITION",
     "snapshot/two of one volume": "",
-    "list/condition": "a condition has words",
-    "get/condition": "a condition has words",
+    "list/condition": "the condition has no message",
+    "get/condition": "the condition has no message",
     "stats/condition": "The volume isn't mounted",
     "capacity/largest volume": "UNKNOWN (failed to create volume",
-    "provision/topology of nobody": "OK, demanded is RESOURCE_EXHAUSTED",
+    "provision/unknown topology": "OK, expected RESOURCE_EXHAUSTED",
     "killed during/NodeStageVolume": "ControllerPublishVolume must be called",
     "killed during/NodePublishVolume": "must be staged before publishing",
     "killed during/CreateSnapshot": "is still mounted after everything is deleted",
@@ -43,7 +43,7 @@ EXPLAINED = {
 FORGOTTEN = (
     "ControllerPublishVolume must be called",
     "must be staged before publishing",
-    "what it was for is still mounted",
+    "the volume is still mounted",
 )
 KILLED = "cluster/driver killed"
 ALWAYS = {f"{KILLED} after ControllerPublishVolume"} | {

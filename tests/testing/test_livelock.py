@@ -48,10 +48,7 @@ def hears(stuck: LivelockDetector, *calls: CsiCall) -> LivelockDetector:
 
 async def test_the_same_words_again_and_again_end_the_waiting() -> None:
     said = await waited(hears(LivelockDetector(), *(refused(2.0 * n) for n in range(TIMES))))
-    assert said == (
-        "CSI: NodeStageVolume: NodeStageVolume is refused 5 times in the same words, and nothing changes:"
-        " INTERNAL (no)"
-    )
+    assert said == ("CSI: NodeStageVolume: NodeStageVolume failed 5 times with the same error: INTERNAL (no)")
 
 
 async def test_the_work_may_end_first() -> None:
@@ -102,13 +99,13 @@ async def test_an_unmount_that_only_says_so_ends_the_waiting() -> None:
     few = hears(LivelockDetector(), *(unmounted(2.0 * n) for n in range(TIMES)))
     assert await waited(few) == ""
     said = await waited(hears(few, unmounted(60.0)))
-    assert said.endswith("is answered with OK 6 times, and what it was for is still mounted")
+    assert said.endswith("returned OK 6 times, and the volume is still mounted")
 
 
 async def test_patience_may_be_short_for_one_case() -> None:
     stuck = LivelockDetector()
     stuck.limit = SHORT_LIMIT
-    assert "refused 3 times" in await waited(hears(stuck, *(refused(2.0 * n) for n in range(3))))
+    assert "failed 3 times" in await waited(hears(stuck, *(refused(2.0 * n) for n in range(3))))
     stuck.begin_case()
     assert stuck.limit is NORMAL_LIMIT
 
@@ -116,4 +113,4 @@ async def test_patience_may_be_short_for_one_case() -> None:
 async def test_an_unmount_that_was_seen_not_to_happen_is_not_waited_for() -> None:
     seen = hears(LivelockDetector(lambda call: True), unmounted(0.0))
     assert await waited(seen) == ""
-    assert "answered with OK 2 times" in await waited(hears(seen, unmounted(0.1)))
+    assert "returned OK 2 times" in await waited(hears(seen, unmounted(0.1)))

@@ -20,11 +20,11 @@ CAUGHT = {
     "loses-publish-context": (
         "twice/ControllerPublishVolume",
         "CSI: ControllerPublishVolume",
-        "then with nothing",
+        "then nothing",
     ),
     "formats-twice": ("attach/moves", "CSI: NodeStageVolume", "not what was written"),
     "leaks-a-mount": ("leaks/mounts", "CSI: NodeUnstageVolume", "still mounted"),
-    "wrong-error-code": ("stage/unknown volume", "CSI: NodeStageVolume Errors", "demanded is NOT_FOUND or"),
+    "wrong-error-code": ("stage/unknown volume", "CSI: NodeStageVolume Errors", "expected NOT_FOUND or"),
     "deadlocks": ("publish/many volumes at once", "CSI: Concurrency", "no answer to CreateVolume"),
     "forgets-secrets": ("secrets/with each call", "CSI: Secrets Requirements", "no key is known"),
     "ignores-read-only": ("publish/read-only", "CSI: NodePublishVolume", "could be written"),
@@ -34,17 +34,17 @@ CAUGHT = {
     "double-attach": (
         "attach/one node only",
         "CSI: ControllerPublishVolume Errors",
-        "OK, demanded is FAILED",
+        "OK, expected FAILED",
     ),
     "forgets-attachments": (
         "cluster/driver killed during NodeStageVolume",
         "CSI: NodeStageVolume",
-        "times in the same words",
+        "times with the same error",
     ),
     "refuses-what-is-published": (
         "cluster/node killed at NodePublishVolume",
         "CSI: NodePublishVolume",
-        "times in the same words",
+        "times with the same error",
     ),
     "keeps-the-device": (
         "cluster/driver killed after NodeUnstageVolume",
@@ -71,24 +71,24 @@ CAUGHT = {
     "group-forgets-its-name": (
         "killed after/CreateVolumeGroupSnapshot",
         "CSI: CreateVolumeGroupSnapshot",
-        "is answered with",
+        "returned",
     ),
     "modifies-once": ("twice/ControllerModifyVolume", "CSI: ControllerModifyVolume", "called again"),
     "answers-once": ("twice/questions", "CSI: RPC Interface", "ControllerGetVolume called twice"),
     "modifies-anything": (
         "modify/unknown parameter",
         "CSI: ControllerModifyVolume Errors",
-        "OK, demanded is INVALID_ARGUMENT",
+        "OK, expected INVALID_ARGUMENT",
     ),
-    "delta-misses": ("metadata/delta", "CSI: GetMetadataDelta", "is not told from"),
-    "never-starts-over": ("metadata/goes on", "CSI: GetMetadataAllocated", "from 10485760 on was asked for"),
-    "nowhere-known": ("list/published nodes", "CSI: ListVolumes", "listed is []"),
+    "delta-misses": ("metadata/delta", "CSI: GetMetadataDelta", "is missing from"),
+    "never-starts-over": ("metadata/goes on", "CSI: GetMetadataAllocated", "starting_offset is 10485760"),
+    "nowhere-known": ("list/published nodes", "CSI: ListVolumes", "listed with []"),
     "no-condition": ("get/condition", "CSI: ControllerGetVolume", "without its condition"),
     "one-snapshot-page": ("snapshot/pages", "CSI: ListSnapshots", "with 1 a page"),
-    "any-size": ("capacity/largest volume", "CSI: GetCapacity", "OK, demanded is OUT_OF_RANGE"),
-    "two-writers": ("publish/one pod only", "CSI: NodePublishVolume Errors", "OK, demanded is FAILED"),
+    "any-size": ("capacity/largest volume", "CSI: GetCapacity", "OK, expected OUT_OF_RANGE"),
+    "two-writers": ("publish/one pod only", "CSI: NodePublishVolume Errors", "OK, expected FAILED"),
     "keeps-the-slot": ("attach/limit is given back", "CSI: ControllerPublishVolume", "has 4 volumes"),
-    "displaced": ("provision/topology of nobody", "CSI: CreateVolume Errors", "OK, demanded is RESOURCE"),
+    "displaced": ("provision/unknown topology", "CSI: CreateVolume Errors", "OK, expected RESOURCE"),
 }
 TWO_NODES = frozenset({"formats-twice", "double-attach", "shares-nothing"})
 
@@ -100,19 +100,19 @@ def test_every_mutant_has_its_case() -> None:
 @pytest.mark.parametrize("mutant", CAUGHT)
 async def test_a_broken_driver_is_caught(mutant: str) -> None:
     case, section, word = CAUGHT[mutant]
-    told: list[CaseResult] = []
+    reported: list[CaseResult] = []
     settings = CaseSettings(seed=SEED, timeout=5.0 if mutant == "deadlocks" else 120.0)
     run = await driver_run.run_driver_tests(
         external_driver.from_command(sample_driver.command_line(mutant)),
         runner.select_cases(ALL_CASES, f"^(identity/name|{case})$", ""),
         settings,
-        told.append,
+        reported.append,
         secrets={"key": "sesame"},
         mutable={"iops": "3000"},
         nodes=2 if mutant in TWO_NODES else 1,
     )
     identity, found = run.results
-    assert told == run.results
+    assert reported == run.results
     assert identity.verdict is CaseVerdict.PASSED
     assert (found.name, found.verdict, found.section) == (case, CaseVerdict.FAILED, section), found.reason
     assert word in found.reason

@@ -26,15 +26,18 @@ pytestmark = [pytest.mark.root]
     [
         (
             ("--csi-driver-command", "./no-such-driver"),
-            "the cluster does not start: the driver's command `./no-such-driver`: {place}/no-such-driver"
+            "the cluster did not start: the driver's command `./no-such-driver`: {place}/no-such-driver"
             " does not exist",
         ),
         (
             ("--csi-driver", "no.yaml"),
-            "the cluster does not start: {place}/no.yaml: no such file",
+            "the cluster did not start: {place}/no.yaml: no such file",
         ),
-        (("--csi-driver", "a", "--csi-driver-command", "b"), "the driver under test is one of them"),
-        (("--csi-nodes", "many"), "csi-nodes is how many nodes there are, not 'many'"),
+        (
+            ("--csi-driver", "a", "--csi-driver-command", "b"),
+            "use either csi-driver or csi-driver-command, not both",
+        ),
+        (("--csi-nodes", "many"), "csi-nodes must be a positive number, not 'many'"),
     ],
     ids=["command", "file", "both", "nodes"],
 )

@@ -133,5 +133,5 @@ def test_the_wheel_brings_the_fixtures_and_workers_of_xdist_run_side_by_side(
     assert re.search(r"\[gw1\].*PASSED", text), text
     disorder, words = outcome(clean, *xdist, "--dist=each", str(disorderly))
     assert disorder == {"passed": 8, "error": 2}, words  # the same on both workers
-    assert "the test leaves behind:" in words
+    assert "the test left behind:" in words
     assert "kubernetes.io~csi/y/mount" in words

@@ -45,7 +45,7 @@ def results() -> list[CaseResult]:
             began=100.0,
         ),
         CaseResult(
-            "clone/data", "CSI: CreateVolume", "A copy.", CaseVerdict.SKIPPED, "not promised: CLONE_VOLUME"
+            "clone/data", "CSI: CreateVolume", "A copy.", CaseVerdict.SKIPPED, "not supported: CLONE_VOLUME"
         ),
     ]
 
@@ -70,13 +70,13 @@ def test_what_failed_in_a_later_round_is_run_up_to_that_round() -> None:
 
 def test_a_run_that_was_stopped_says_so_everywhere(tmp_path: Path) -> None:
     run = made(complete=False)
-    assert "in 3.2 s, and stopped before its end: d.example.com" in console.verdict(run)
-    assert "stopped before its end" in page.page(run)
+    assert "in 3.2 s, interrupted: d.example.com" in console.verdict(run)
+    assert "interrupted" in page.page(run)
     assert machine.to_dict(run)["complete"] is False
     machine.write_junit(run, tmp_path / "r.xml")
     suite = ElementTree.parse(tmp_path / "r.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("errors")) == ("4", "1")
-    assert [found.get("message") for found in suite.iter("error")] == ["stopped before its end"]
+    assert [found.get("message") for found in suite.iter("error")] == ["interrupted"]
 
 
 def test_calls_that_only_clean_up_are_not_taken_for_the_reason(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_calls_that_only_clean_up_are_not_taken_for_the_reason(tmp_path: Path) -
     console.ProgressDisplay(stream, total=3).end(run)
     assert "CreateVolume INTERNAL" in stream.getvalue()
     assert "DeleteVolume" not in stream.getvalue()
-    first, _, rest = page.page(run).partition("what the case has made is removed")
+    first, _, rest = page.page(run).partition("Cleanup after the case")
     assert (first.count("DeleteVolume"), rest.count("DeleteVolume")) == (0, 9)
-    told = machine.to_dict(run)["cases"][1]["calls"]
-    assert [call["cleaning"] for call in told] == [False] + [True] * 9
+    reported = machine.to_dict(run)["cases"][1]["calls"]
+    assert [call["cleaning"] for call in reported] == [False] + [True] * 9
 
 
 def test_a_terminal_shows_the_case_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +116,8 @@ def test_the_terminal_tells_what_is_wrong_and_what_was_not_promised() -> None:
         progress.case_ended(result)
     progress.end(run)
     text = stream.getvalue()
-    assert "3/3 - clone/data not promised: CLONE_VOLUME" in text
-    assert "demanded: Enough bytes." in text
+    assert "3/3 - clone/data not supported: CLONE_VOLUME" in text
+    assert "required: Enough bytes." in text
     assert "0.250 s CreateVolume INTERNAL in 250 ms" in text
     assert run.replay(run.results[1]) in text
     assert "1 passed, 1 failed, 1 skipped in 3.2 s: d.example.com 1.2, seed 42" in text
@@ -137,11 +137,11 @@ def test_junit_is_what_machines_read(tmp_path: Path) -> None:
 
 def test_json_has_the_calls_of_what_failed(tmp_path: Path) -> None:
     machine.write_json(made(), tmp_path / "r.json")
-    told = json.loads((tmp_path / "r.json").read_text())
-    assert (told["passed"], told["failed"], told["skipped"]) == (1, 1, 1)
-    case = told["cases"][1]
+    reported = json.loads((tmp_path / "r.json").read_text())
+    assert (reported["passed"], reported["failed"], reported["skipped"]) == (1, 1, 1)
+    case = reported["cases"][1]
     assert (case["calls"][0]["at"], case["calls"][0]["seconds"]) == (0.25, 0.25)
-    assert "calls" not in told["cases"][0]
+    assert "calls" not in reported["cases"][0]
 
 
 def test_the_page_needs_nothing_else_and_escapes_what_drivers_say() -> None:
@@ -183,4 +183,4 @@ def test_groups_are_open_where_something_failed() -> None:
 def test_a_page_without_failures_says_so() -> None:
     run = made()
     run.results = [r for r in run.results if r.verdict is not CaseVerdict.FAILED]
-    assert "What is wrong" not in page.page(run)
+    assert "Failures" not in page.page(run)

@@ -26,12 +26,12 @@ SETTINGS = CaseSettings(seed=1, timeout=60.0)
 
 
 class Idle:
-    """A world without a driver."""
+    """An environment without a driver."""
 
     def __init__(self, problems: list[str] | None = None) -> None:
-        self.promises = DriverCapabilities(controller={"CREATE_DELETE_VOLUME"})
+        self.capabilities = DriverCapabilities(controller={"CREATE_DELETE_VOLUME"})
         self.tap, self.random = call_interceptor.CallInterceptor(), Random(0)
-        self.problems, self.cleaned, self.revived = problems or [], 0, 0
+        self.problems, self.cleaned, self.recovered = problems or [], 0, 0
         self.repeated, self.waiting = 0, ""
         self.secrets = {"key": "sesame", "pin": "12"}
 
@@ -39,8 +39,8 @@ class Idle:
         self.cleaned += 1
         return self.problems
 
-    async def revive(self) -> None:
-        self.revived += 1
+    async def recover(self) -> None:
+        self.recovered += 1
 
     async def describe_wait(self) -> str:
         return self.waiting
@@ -81,7 +81,7 @@ async def test_what_is_not_promised_is_not_run() -> None:
 
     result = await judged(never, "create", "snapshot")
     assert result.verdict is CaseVerdict.SKIPPED
-    assert result.reason == "not promised: CREATE_DELETE_SNAPSHOT is not among its controller capabilities"
+    assert result.reason == "not supported: CREATE_DELETE_SNAPSHOT is not among its controller capabilities"
 
 
 @pytest.mark.virtual
@@ -89,7 +89,7 @@ async def test_a_case_may_find_out_that_nothing_was_promised() -> None:
     async def finds(world: Idle) -> None:
         raise NotSupported("its volumes stay where they are")
 
-    assert (await judged(finds)).reason == "not promised: its volumes stay where they are"
+    assert (await judged(finds)).reason == "not supported: its volumes stay where they are"
 
 
 @pytest.mark.virtual
@@ -111,7 +111,7 @@ async def test_a_call_that_fails_is_named_with_its_section() -> None:
         await world.tap.intercept("NodeStageVolume", "me", "here", v1.NodeStageVolumeRequest(), send)
 
     result = await judged(calls)
-    assert result.reason == "NodeStageVolume: INTERNAL (disk on fire), demanded is OK"
+    assert result.reason == "NodeStageVolume: INTERNAL (disk on fire), expected OK"
     assert result.section == "CSI: NodeStageVolume"
     assert [call.method for call in result.calls] == ["NodeStageVolume"]
 
@@ -163,8 +163,8 @@ async def test_a_driver_that_does_not_answer_is_started_again() -> None:
 
     world = Idle()
     result = await judged(hangs, world=world)
-    assert result.reason == "not at its end after 60 s: no answer to CreateVolume"
-    assert world.revived == 1
+    assert result.reason == "not finished after 60 s: no answer to CreateVolume"
+    assert world.recovered == 1
 
 
 @pytest.mark.virtual
@@ -217,10 +217,10 @@ def test_the_list_names_every_case_with_its_section() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "say which driver"),
-        (("--driver", "a.yaml", "--driver-command", "./b"), "say which driver"),
-        (("--manifest", "m.yaml"), "--manifest and --image belong together"),
-        (("--driver-command", "./b", "--image", "a=b"), "--manifest and --image belong together"),
+        ((), "give a driver"),
+        (("--driver", "a.yaml", "--driver-command", "./b"), "give a driver"),
+        (("--manifest", "m.yaml"), "--manifest and --image must be given together"),
+        (("--driver-command", "./b", "--image", "a=b"), "--manifest and --image must be given together"),
         (("--driver-command", "./b", "--focus", "("), "--focus is a regular expression, not '('"),
         (("--driver-command", "./b", "--skip", "["), "--skip is a regular expression, not '['"),
         (
@@ -234,8 +234,8 @@ def test_the_list_names_every_case_with_its_section() -> None:
         (("--driver-command", "./b", "--junit", "/"), "--junit / is a directory"),
         (("--driver-command", "./b", "--parameter", "=x"), "--parameter is KEY=VALUE, not '=x'"),
         (("--driver-command", "./b", "--mutable-parameter", "x"), "--mutable-parameter is KEY=VALUE"),
-        (("--driver-command", "./b", "--focus", "no such case"), "--focus 'no such case' leaves no case"),
-        (("--driver-command", "./b", "--skip", "."), "all cases without --skip '.' leaves no case"),
+        (("--driver-command", "./b", "--focus", "no such case"), "--focus 'no such case' selects no case"),
+        (("--driver-command", "./b", "--skip", "."), "all cases without --skip '.' selects no case"),
         (("--driver-command", "./b", "--secret-file", "/no/such"), "--secret-file /no/such: No such file"),
         (("--driver-command", "./b", "--secret-file", "/dev/null"), "/dev/null is not a list of KEY: VALUE"),
         (("--driver-command", "./b", "--secret", "x"), "KEY=VALUE"),

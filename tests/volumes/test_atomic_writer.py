@@ -1,4 +1,4 @@
-"""Files that change all at once."""
+"""Atomic updates of a volume's files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volplane.volumes.atomic_writer import InvalidVolumePath, VolumeFile, write_
 
 
 def shown(directory: Path) -> dict[str, bytes]:
-    """What a reader in the container sees, the writer's own names left out."""
+    """The files that a container sees, without the writer's own names."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for top in directory.iterdir()

@@ -1,4 +1,4 @@
-"""Fields of the node's CSI calls, and who changes a volume's group."""
+"""Fields of the node's CSI requests, and when the kubelet applies the fsGroup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod is told about itself."""
+"""Fields of the downward API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a path of the host means on a machine that several nodes share."""
+"""hostPath on a machine that several nodes share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NOBODYS = "/var/lib/volplane-test-nobody-has-this"
 
 
 def where(root: Path, path: str, *, identity: bool = False) -> str:
-    site = NodeContext("n", cast("Host", None), NodePaths(str(root), identity=identity), cast("Any", None))
+    context = NodeContext("n", cast("Host", None), NodePaths(str(root), identity=identity), cast("Any", None))
     source = Volume(name="v", host_path=HostPathVolumeSource(path=path))
-    return HostPathPlugin(site).path(PodVolumeSpec("p", "u", "v", Pod(), source))
+    return HostPathPlugin(context).path(PodVolumeSpec("p", "u", "v", Pod(), source))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Certificates for the tests of this room: made in memory, valid for an hour."""
+"""Certificates for these tests: created in memory, valid for an hour."""
 
 from __future__ import annotations
 

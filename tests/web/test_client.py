@@ -1,4 +1,4 @@
-"""The client against our own server, and against servers that misbehave."""
+"""The HTTP client with our server, and with servers that misbehave."""
 
 from __future__ import annotations
 
@@ -198,9 +198,9 @@ async def test_a_closed_idle_connection_is_replaced_without_a_word() -> None:
     ("answer", "text"),
     [
         (b"", "closed the connection"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "within its answer"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf", "within its answer"),
-        (b"220 smtp ready\r\n\r\n", "not an HTTP answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "during its response"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf", "during its response"),
+        (b"220 smtp ready\r\n\r\n", "not an HTTP response"),
     ],
     ids=["nothing", "half a body", "no last chunk", "another protocol"],
 )

@@ -1,4 +1,4 @@
-"""The real client on the wire: exec and port-forward of kubectl, by WebSocket and by SPDY."""
+"""kubectl's exec and port-forward over WebSocket and SPDY."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Authority(Protocol):
 
 
 async def api(request: Request) -> Response | Upgraded:
-    """The little of an API server that exec and port-forward need."""
+    """The parts of an API server that exec and port-forward need."""
     ways.extend(request.headers.tokens("upgrade"))
     if request.path.endswith("/exec"):
         return await run_exec(request)

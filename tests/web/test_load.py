@@ -1,4 +1,4 @@
-"""One client's excess is its own: others get their turn, and what nobody takes is let go."""
+"""A client that sends or holds too much does not affect others; unread data is dropped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_requests_sent_ahead_do_not_keep_others_waiting() -> None:
 
 
 async def drain_of(wire: Wire) -> bytes:
-    """What still comes, until the connection ends in whatever way."""
+    """Everything received until the connection ends."""
     try:
         async with asyncio.timeout(30):
             return await wire.reader.read()
@@ -94,7 +94,7 @@ async def test_a_stream_can_be_written_past_while_its_client_takes_it() -> None:
                 sink.write(piece)
             for one in (wire, other):
                 assert await one.chunk() == piece
-            while not sinks[0].is_full:  # nobody reads
+            while not sinks[0].is_full:  # without a reader
                 sinks[0].write(b"x" * 65536)
             assert not sinks[1].is_full
         for _ in sinks:

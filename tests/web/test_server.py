@@ -1,4 +1,4 @@
-"""The server, spoken to in raw bytes."""
+"""The HTTP server, tested with raw bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wire:
         self.writer.write(data)
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers, and the body if its length was announced."""
+        """Status, headers, and the body if it has a Content-Length."""
         top = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in top[1:] if line)
         body = await self.reader.readexactly(int(headers.get("content-length", "0")))

@@ -1,4 +1,4 @@
-"""SPDY/3.1: the frames to the letter, and sessions of both ends against each other."""
+"""SPDY/3.1: exact frames, and sessions of our client with our server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is at the other end of the wire."""
+"""TLS: server and client certificates."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_a_watch_over_tls_ends_cleanly_when_the_server_closes(authority: A
 
 
 async def test_a_connection_that_is_over_is_let_go_at_once(authority: Authority) -> None:
-    """Its TLS state is large: nobody waits until circles of objects are looked for."""
+    """TLS state is large, so a connection must be freed without a collection of cycles."""
 
     def living() -> int:
         kinds = (server_side.ServerConnection, client_side.ClientConnection)
@@ -142,7 +142,7 @@ async def test_a_connection_that_is_over_is_let_go_at_once(authority: Authority)
             for _ in range(5):
                 await ask(port, ca=authority.pem)
             async with asyncio.timeout(60):
-                while living() > before:  # noqa: ASYNC110 (nobody tells)
+                while living() > before:  # noqa: ASYNC110 (there is no event for it)
                     await asyncio.sleep(0.05)
         finally:
             gc.enable()

@@ -1,4 +1,4 @@
-"""WebSocket: our client and our server, and the handshakes that others get wrong."""
+"""WebSocket: our client with our server, and invalid handshakes."""
 
 from __future__ import annotations
 

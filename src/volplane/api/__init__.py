@@ -1,1 +1,1 @@
-"""The API's objects: frozen Structs per group, the table of kinds, and the small languages inside objects."""
+"""The API's objects: frozen Structs per group, the table of kinds, selectors, quantities and names."""

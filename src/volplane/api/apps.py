@@ -189,5 +189,5 @@ class DaemonSet(Resource):
 
 class ControllerRevision(Resource):
     data: Any = None
-    # Not `revision`: that is how new an object is, for every kind alike.
+    # Not `revision`: on every kind that is the resourceVersion as a number.
     number: int = no_omitempty(factory=int, name="revision")

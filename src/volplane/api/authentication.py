@@ -1,4 +1,4 @@
-"""authentication.k8s.io/v1: who is asking."""
+"""authentication.k8s.io/v1: token and subject reviews, token requests."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""authorization.k8s.io/v1: may they."""
+"""authorization.k8s.io/v1: access reviews."""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,8 @@
-"""Objects to bytes and back: the wire's JSON, plain data for patches, and the form the store keeps.
+"""Encode and decode objects: JSON for the wire, plain data for patches, and the stored form.
 
 The stored form is an object's JSON from inside `{"metadata":{` on, without kind, apiVersion and
-resourceVersion: the first two are known from the key and the last one is the revision the store assigns. So
-turning a record into an answer is one concatenation, never a decode.
+resourceVersion: the first two follow from the key, the last is the revision that the store assigns. So a
+stored object becomes a response by one concatenation, without decoding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _decoder(of: type[O]) -> msgspec.json.Decoder[O]:
 
 
 def wire_prefix(kind: Kind) -> bytes:
-    """What the wire has before the stored form."""
+    """The beginning of the wire form, before the stored form."""
     return f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}","metadata":{{'.encode()
 
 
@@ -50,7 +50,7 @@ def encode(obj: Object) -> bytes:
 
 
 def decode(of: type[O], data: bytes) -> O:
-    """An object from JSON; what the Struct does not know is dropped. Raises msgspec.ValidationError."""
+    """Decode JSON; unknown fields are dropped. Raises msgspec.ValidationError."""
     made: O = _decoder(of).decode(data)
     if isinstance(made, Resource):
         _copy_raw_fields(made.metadata)
@@ -58,20 +58,20 @@ def decode(of: type[O], data: bytes) -> O:
 
 
 def _copy_raw_fields(metadata: ObjectMeta) -> None:
-    """Raw parts are views that keep all of the bytes they came in; a cached object shall not."""
+    """Copy Raw fields: as views they would keep the whole body in memory."""
     for entry in metadata.managed_fields:
         structs.force_setattr(entry, "fields_v1", entry.fields_v1.copy())
 
 
 def to_dict(obj: Object) -> dict[str, Any]:
-    """Plain dicts and lists with wire names, kind and apiVersion included: what patches work on."""
+    """Convert to dicts and lists with wire names, kind and apiVersion included, as patches need it."""
     data: dict[str, Any] = msgspec.to_builtins(obj, str_keys=True, enc_hook=decode_raw)
     kind = kinds._BY_TYPE.get(type(obj)) if isinstance(obj, Resource) else None
     return data if kind is None else {"kind": kind.kind, "apiVersion": kind.api_version, **data}
 
 
 def full_merge_patch(obj: Object) -> dict[str, Any]:
-    """A merge patch that makes a piece of an object equal to `obj`: what is not set is told to go."""
+    """A merge patch that makes a part of an object equal to `obj`: fields that are not set become null."""
     data: dict[str, Any] = msgspec.to_builtins(obj, enc_hook=decode_raw)
     for name, info in schema(type(obj)).items():
         if name not in data:
@@ -82,7 +82,7 @@ def full_merge_patch(obj: Object) -> dict[str, Any]:
 
 
 def decode_raw(part: Any) -> Any:
-    """JSON that stayed as it came, as plain data."""
+    """Decode a Raw field to plain data."""
     return msgspec.json.decode(part) if isinstance(part, msgspec.Raw) and bytes(part) else None
 
 
@@ -91,7 +91,7 @@ def convert(of: type[O], data: Mapping[str, Any]) -> O:
 
 
 def encode_raw_fields(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Plain data of an object as its Struct wants it: the sets of fields in its metadata stay JSON."""
+    """Encode `fieldsV1` in plain data as Raw JSON, as the Struct has it."""
     metadata = data.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("managedFields"):
         return data
@@ -107,7 +107,7 @@ def encode_raw_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode_stored(obj: Resource) -> bytes:
-    """What the store keeps of an object."""
+    """Encode the stored form."""
     if obj.metadata.resource_version:
         obj = structs.replace(obj, metadata=structs.replace(obj.metadata, resource_version=""))
     body = _encoder.encode(obj)
@@ -117,14 +117,14 @@ def encode_stored(obj: Resource) -> bytes:
 
 
 def encode_stored_custom(data: Mapping[str, Any]) -> bytes:
-    """The same for a custom resource, which is plain data."""
+    """Encode the stored form of a custom resource, which is plain data."""
     metadata = {k: v for k, v in data["metadata"].items() if k != "resourceVersion"}
     rest = {k: v for k, v in data.items() if k not in ("kind", "apiVersion", "metadata")}
     return _encoder.encode({"metadata": metadata, **rest})[len(_OPENING) :]
 
 
 def stored_to_wire(kind: Kind, stored: bytes, revision: int) -> bytes:
-    """A stored object as readers and watchers get it."""
+    """The wire form of a stored object."""
     return b'%b"resourceVersion":"%d",%b' % (_cached_wire_prefix(kind), revision, stored)
 
 

@@ -1,12 +1,12 @@
-"""Errors as the API words them.
+"""Errors of the API, a class for each Status reason.
 
 APIError
   BadRequest 400 · Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405 · NotAcceptable 406
   AlreadyExists 409 · Conflict 409 · Expired 410 · TooLarge 413 · UnsupportedMediaType 415 · Invalid 422
   TooManyRequests 429 · InternalError 500 · Unavailable 503 · Timeout 504 · InsufficientStorage 507
 
-One class per Status reason, so that callers catch `NotFound` and the server writes the Status of whatever is
-raised. The client turns a Status back into the same class.
+Callers catch `NotFound`; the server writes the Status of the exception that was raised, and the client turns
+a Status back into the same class.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Cause(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message
+
+
+Causes = Iterable[Cause]
 
 
 class APIError(Exception):
@@ -170,7 +173,7 @@ class Conflict(APIError):
     def of(
         cls, kind: Kind, name: str, why: str = MODIFIED, *, resource: str = "", called: str = ""
     ) -> Conflict:
-        """`called`: what the details call it, where that is not the plural."""
+        """`called`: the kind in the details, if it is not the plural."""
         message = f'Operation cannot be fulfilled on {resource or kind.resource} "{name}": {why}'
         details = _object_details(kind, name)
         return cls(message, details={**details, "kind": called} if called else details)
@@ -257,7 +260,7 @@ _BY_CODE = {c.code: c for c in reversed(_BY_REASON.values())}
 
 
 def from_status(status: Mapping[str, Any], code: int = 0) -> APIError:
-    """The error that a Status on the wire stands for."""
+    """The exception of a Status."""
     number = int(status.get("code") or code or 500)
     reason = "Expired" if status.get("reason") == "Gone" else status.get("reason", "")
     kind = _BY_REASON.get(reason) or _BY_CODE.get(number, APIError)

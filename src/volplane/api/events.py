@@ -1,4 +1,4 @@
-"""events.k8s.io/v1: the newer spelling of Event."""
+"""events.k8s.io/v1: Event with newer field names."""
 
 from volplane.api.core import EventSource, ObjectReference
 from volplane.api.meta import Resource

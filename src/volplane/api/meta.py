@@ -1,4 +1,4 @@
-"""What every object carries: metadata, selectors, conditions, Status, options."""
+"""meta/v1: ObjectMeta, selectors, conditions, Status, options."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -24,7 +24,7 @@ class ManagedFieldsEntry(Object):
     api_version: str = ""
     time: Time | None = None
     fields_type: str = ""
-    fields_v1: Raw = Raw()  # read only by who asks: most readers have no use for it
+    fields_v1: Raw = Raw()  # decoded on demand: most readers do not need it
     subresource: str = ""
 
 
@@ -119,7 +119,7 @@ class Status(Object):
 
 
 class Resource(Object, weakref=True):
-    """A kind that has a URL of its own. `api.kinds` knows its kind and apiVersion; they are not fields."""
+    """A top-level object. Its kind and apiVersion are not fields: see `api.kinds`."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -141,7 +141,7 @@ class Resource(Object, weakref=True):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or the bare name where there is no namespace."""
+        """`namespace/name`, or only the name if there is no namespace."""
         meta = self.metadata
         return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
@@ -151,4 +151,4 @@ class Resource(Object, weakref=True):
 
 
 class PartialObjectMetadata(Resource):
-    """An object of a kind that we have no type for: what all of them have in common. See `kinds.bare`."""
+    """The metadata of an object whose kind has no type here: see `kinds.define_metadata_only_type`."""

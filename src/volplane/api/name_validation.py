@@ -1,6 +1,6 @@
-"""Which names a kind accepts, and what is said about one that it does not.
+"""Validation of object names, in the API's words.
 
-With `prefix` the name is a generateName: its last characters are still to come, so it may end in a dash.
+With `prefix` the name is a generateName: characters will be appended, so it may end in a dash.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ DNS_1035_MESSAGE = (
 
 
 def dns_1035_problems(name: str) -> list[str]:
-    """A label that begins with a letter: what kinds, resources and versions are called."""
+    """A label that starts with a letter, as names of kinds, resources and versions do."""
     wrong = [] if len(name) <= LABEL_LENGTH else [_length_problem(LABEL_LENGTH)]
     return wrong if _DNS_1035.fullmatch(name) else [*wrong, DNS_1035_MESSAGE]
 
 
 def service_problems(name: str, prefix: bool) -> list[str]:
-    """It becomes a variable of the pods' environment, which begins with a letter."""
+    """It becomes an environment variable, which must start with a letter."""
     return dns_1035_problems(_complete_generate_name(name, prefix))
 
 
 def path_segment_problems(name: str, prefix: bool) -> list[str]:
-    """Anything that can stand in a URL: RBAC roles are named `system:node`."""
+    """Any URL path segment: RBAC roles have names like `system:node`."""
     if not prefix and name in (".", ".."):
         return [f"may not be '{name}'"]
     return [f"may not contain '{character}'" for character in "/%" if character in name]

@@ -1,4 +1,4 @@
-"""Names: what is a legal one, how missing ones are made, and those that several parts derive alike."""
+"""Names: syntax, generated names, and names that several components must derive alike."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_subdomain(name: str) -> bool:
     return len(name) <= 253 and _SUBDOMAIN.match(name) is not None
 
 
-@lru_cache(maxsize=2048)  # the same few keys on all objects
+@lru_cache(maxsize=2048)  # all objects have the same few keys
 def is_qualified(key: str) -> bool:
     """A label or annotation key: an optional DNS prefix, a slash, a name."""
     prefix, slash, name = key.rpartition("/")
@@ -62,21 +62,21 @@ def attachment_name(handle: str, driver: str, node: str) -> str:
 
 
 def inline_volume_handle(pod_uid: str, volume: str) -> str:
-    """The handle of a CSI volume that stands in the pod itself."""
+    """The volume handle of an inline CSI volume."""
     return "csi-" + hashlib.sha256(f"{pod_uid}{volume}".encode()).hexdigest()
 
 
 def csi_volume_name(driver: str, handle: str) -> str:
-    """The unique name of an attachable CSI volume: what node status carries."""
+    """The unique name of an attachable CSI volume, as in node status."""
     return f"kubernetes.io/csi/{driver}^{handle}"
 
 
 def sanitize_driver(driver: str) -> str:
-    """A driver's name where only letters, digits and dashes may stand (finalizers, leases)."""
+    """A driver name in which other characters than letters, digits and dashes are replaced."""
     name = re.sub(r"[^a-zA-Z0-9-]", "-", driver)
     return name + "X" if name.endswith("-") else name
 
 
 def ephemeral_claim_name(pod: str, volume: str) -> str:
-    """The claim of a generic ephemeral volume."""
+    """The name of the claim of a generic ephemeral volume."""
     return f"{pod}-{volume}"

@@ -1,11 +1,11 @@
-"""The base of every API object, and the notes that lists carry for patches.
+"""The base class of API objects, and annotations of their fields for patch and apply.
 
-Fields of Go's pointer types are `X | None`: present on the wire as soon as they are set, even to zero.
-Fields that upstream writes even when they are empty (`attached: false`) are `kept`. All others vanish from
-the wire when they hold their default.
+A field that is a pointer in Go is `X | None`: it is on the wire if it is set, even to zero. A field without
+`omitempty` in Go (`attached: false`) is `no_omitempty` and always on the wire. All others are omitted if they
+have their default.
 
-The subtle thing: `omit_defaults` compares constants by identity and never omits what a factory made, except
-an empty list or dict. `kept` lives on that.
+`no_omitempty` relies on msgspec: `omit_defaults` never omits a value that a factory made, except an empty
+list or dict.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Time = Annotated[str, Meta(extra={"format": "date-time"})]
 MicroTime = Annotated[str, Meta(extra={"format": "micro-time"})]
 Quantity = Annotated[str, Meta(extra={"format": "quantity"})]
 IntOrString = Annotated[int | str, Meta(extra={"format": "int-or-string"})]
-Number = int | float  # a whole number stays one on the wire
+Number = int | float  # an integer stays an integer on the wire
 
 
 def no_omitempty(*, factory: Callable[[], T], name: str | None = None) -> T:
-    """A field that is on the wire even when it is empty."""
+    """A field that is on the wire even if it is empty."""
     made: T = field(default_factory=factory, name=name)
     return made
 
@@ -55,7 +55,7 @@ retain_keys = Meta(extra={"retain": True})
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, no_omitempty))
 class Object(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A frozen piece of an API object; change one with `msgspec.structs.replace`."""
+    """An API object or a part of one. Frozen: use `msgspec.structs.replace`."""
 
 
 class Field(Struct, frozen=True):
@@ -71,7 +71,7 @@ class Field(Struct, frozen=True):
     always_written: bool = False  # written even when empty
     merge_key: str | None = None  # None: not merged by strategic merge patch; "": a merged set of scalars
     retain_keys: bool = False
-    is_replaced: bool = False  # a struct that strategic merge patch replaces whole
+    is_replaced: bool = False  # strategic merge patch replaces the whole struct
     list_type: str = "atomic"
     list_keys: tuple[str, ...] = ()
 
@@ -83,7 +83,7 @@ _SCALARS: Mapping[Any, str] = {
     bool: "boolean",
     bytes: "bytes",
     Any: "any",
-    Raw: "any",  # JSON that stays as it came
+    Raw: "any",  # JSON that is not decoded
 }
 
 

@@ -1,4 +1,4 @@
-"""policy/v1: eviction and disruption budgets."""
+"""policy/v1: Eviction and PodDisruptionBudget."""
 
 from collections.abc import Mapping
 from typing import Annotated

@@ -1,7 +1,7 @@
 """Quantities: `1Gi`, `500m`, `1.5e3`. Exact arithmetic, and the canonical spelling that the server stores.
 
-Subtle: the suffix family is kept when a quantity is rewritten (`1024Mi` becomes `1Gi`, `1000M` becomes `1G`),
-a fraction moves to a smaller suffix (`0.5` becomes `500m`), and nothing is finer than nano.
+A canonical quantity keeps its suffix family (`1024Mi` becomes `1Gi`, `1000M` becomes `1G`), a fraction moves
+to a smaller suffix (`0.5` becomes `500m`), and nothing is finer than nano.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BY_POWER = {v: k for k, v in _DECIMAL.items()}
 _BY_BINARY = {v: k for k, v in _BINARY.items()} | {0: ""}
 
 MAX_LENGTH = 256  # characters
-MAX_EXPONENT = 99  # nobody means more, and computing it takes all the memory there is
+MAX_EXPONENT = 99  # larger numbers would take all the memory to compute
 
 MESSAGE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
@@ -50,24 +50,24 @@ def _read(text: str) -> tuple[Fraction, str]:
 
 
 def parse(text: str | int | float) -> Fraction:
-    """The exact number. Raises BadQuantity."""
+    """The exact number. Raises InvalidQuantity."""
     return _read(str(text))[0]
 
 
 def value(text: str | int | float) -> int:
-    """Whole units, rounded up: what CSI gets."""
+    """Whole units, rounded up, as CSI needs them."""
     number = parse(text)
     return -(-number.numerator // number.denominator)
 
 
 def milli(text: str | int | float) -> int:
-    """Thousandths, rounded up: how CPU is counted."""
+    """Thousandths, rounded up, as for CPU."""
     number = parse(text) * 1000
     return -(-number.numerator // number.denominator)
 
 
 def from_bytes(count: int) -> str:
-    """A size as it comes back from a driver: binary suffix where it is exact."""
+    """The quantity of a size in bytes, with a binary suffix if that is exact."""
     return _binary(count)
 
 
@@ -82,7 +82,7 @@ def _decimal(number: Fraction) -> str:
     power = 0
     while number.denominator != 1 and power > -3:
         number, power = number * 1000, power - 1
-    count = -(-number.numerator // number.denominator)  # nano is the floor; the rest is rounded up
+    count = -(-number.numerator // number.denominator)  # nano is the smallest unit: round up
     while count and count % 1000 == 0 and power < 6:
         count, power = count // 1000, power + 1
     return f"{count}{_BY_POWER[power]}"
@@ -105,12 +105,12 @@ def _canonical(text: str) -> str:
         return "0"
     if family == "exponent":
         return _exponent(number)
-    # Binary needs a whole number of at least one Ki; what is smaller or broken is written in decimal.
+    # A binary suffix needs a whole number of at least 1 Ki; others are written in decimal.
     if family == "binary" and number.denominator == 1 and abs(number) >= 1024:
         return _binary(number.numerator)
     return _decimal(number)
 
 
 def canonical(text: str | int | float) -> str:
-    """The one spelling of this amount in its suffix family."""
+    """The canonical form within its suffix family."""
     return _canonical(str(text))

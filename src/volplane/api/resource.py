@@ -1,4 +1,4 @@
-"""resource.k8s.io/v1: device claims; served as data."""
+"""resource.k8s.io/v1: devices and their claims."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

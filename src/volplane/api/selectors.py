@@ -25,7 +25,7 @@ class InvalidSelector(ValueError):
 
 
 class LabelRequirement(Struct, frozen=True):
-    """One term about one label."""
+    """A condition on one label."""
 
     key: str
     operator: Operator
@@ -86,7 +86,7 @@ class LabelMatcher(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> LabelMatcher:
-        """Raises BadSelector."""
+        """Raises InvalidSelector."""
         return cls(tuple(_requirement(term) for term in _terms(text)))
 
     @classmethod
@@ -170,14 +170,14 @@ class FieldMatcher(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> FieldMatcher:
-        """Raises BadSelector."""
+        """Raises InvalidSelector."""
         return cls(tuple(_field_term(t) for t in _split_escaped_terms(text)))
 
     def matches(self, fields: Mapping[str, str]) -> bool:
         return all((fields.get(t.field, "") == t.value) is not t.negated for t in self.terms)
 
     def required_value(self, field: str) -> str | None:
-        """The value that an equality demands of this field."""
+        """The value that an equality requires of this field."""
         return next((t.value for t in self.terms if t.field == field and not t.negated), None)
 
     def __bool__(self) -> bool:

@@ -1,8 +1,7 @@
-"""snapshot.storage.k8s.io/v1 and groupsnapshot.storage.k8s.io/v1beta2: snapshots of volumes, as our own parts
-see them.
+"""snapshot.storage.k8s.io/v1 and groupsnapshot.storage.k8s.io/v1beta2.
 
-The server knows these kinds only by their definitions, as custom resources; the types are the clients'. The
-subtle thing: sizes and times of a VolumeSnapshot are text, those of its content are numbers.
+Clients use these types; the server knows the kinds only as custom resources, by their definitions. Sizes and
+times of a VolumeSnapshot are strings, those of a VolumeSnapshotContent are numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class VolumeSnapshotStatus(Object):
     bound_volume_snapshot_content_name: str | None = None
     creation_time: str | None = None
     ready_to_use: bool | None = None
-    restore_size: str | int | None = None  # a quantity, which a number is too
+    restore_size: str | int | None = None  # a quantity; a number is one too
     error: SnapshotError | None = None
     volume_group_snapshot_name: str | None = None
 
@@ -77,7 +76,7 @@ class VolumeSnapshotClass(Resource):
     deletion_policy: str = ""
 
 
-# --- groups
+# Group snapshots
 
 
 class VolumeGroupSnapshotSource(Object):
@@ -121,7 +120,7 @@ class VolumeGroupSnapshotContentSpec(Object):
 
 
 class VolumeSnapshotInfo(Object):
-    """One member, as the driver told it."""
+    """One member, as the driver reported it."""
 
     volume_handle: str = ""
     snapshot_handle: str = ""

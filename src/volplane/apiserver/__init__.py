@@ -1,8 +1,8 @@
 """The API server: Kubernetes REST over a Store.
 
-Requests come in through `app` (HTTP) or `local` (in process), become one `Call`, and end in one of `verbs`;
-what a kind adds to the generic verbs stands in its `Strategy`. The store's bytes go to readers and watchers
-as they are: only writes decode a whole object.
+A request arrives through `app` (HTTP) or `in_process_transport`, becomes an `ApiCall`, and runs one of
+`verbs`. A kind customizes the generic verbs through its `Strategy`. Readers and watchers get the stored bytes
+unchanged; only writes decode the whole object.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["COMPRESSED_PREFIXES", "ApiServerOptions", "run"]
 
 
-async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
-    """Start serving; the caller closes the server, and owns the store."""
-    # Imported here: the server knows all rooms of this package, and they must not load each other through it.
+async def run(options: ApiServerOptions, store: Store) -> RunningApiServer:
+    """Start serving. The caller closes the server and owns the store."""
+    # Imported here to avoid an import cycle: `server` imports every other module of this package.
     from volplane.apiserver import server
 
-    return await server.run(settings, store)
+    return await server.run(options, store)

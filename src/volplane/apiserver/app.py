@@ -1,7 +1,8 @@
-"""The HTTP face: a request finds its user, its verb and its kind, and whatever happens becomes an answer.
+"""The HTTP application: authenticate, authorize, route to a verb, and turn every outcome into a response.
 
-Order: who asks (401), may they (403), is there such a thing (404, 405), then the verb. A failure inside is
-logged with its trace and told as a 500 without it. Bodies and tokens are never logged.
+Order: authentication (401), authorization (403), resource and method (404, 405), then the verb. An unexpected
+exception is logged with its traceback and answered with a 500 that does not show it. Bodies and tokens are
+never logged.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from volplane.api.errors import (
 )
 from volplane.apiserver import (
     componentstatuses,
-    discovery,
     health_and_metrics,
     query_options,
     responses,
@@ -35,12 +35,13 @@ from volplane.apiserver import (
 )
 from volplane.apiserver.audit import AuditLog, RequestInfo
 from volplane.apiserver.auth.authenticate import Authenticator
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain, forbidden_error
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain, forbidden_error
 from volplane.apiserver.auth.impersonate import resolve_impersonation
 from volplane.apiserver.auth.issuer import openid_configuration
 from volplane.apiserver.auth.well_known_users import ANONYMOUS
 from volplane.apiserver.authorization_attributes import attributes_of, path_attributes, verb_of
 from volplane.apiserver.backend import Backend
+from volplane.apiserver.discovery import Discovery
 from volplane.apiserver.handlers import HANDLERS, on_post
 from volplane.apiserver.inflight import InflightLimiter
 from volplane.apiserver.paths import RequestTarget, parse_path
@@ -58,13 +59,13 @@ log = logging.getLogger(__name__)
 
 Reply = Response | Upgraded
 
-REQUEST_TIMEOUT = 60.0  # seconds a request may take, streams left out
+REQUEST_TIMEOUT = 60.0  # seconds a request may take; watches and streams are exempt
 BODY_LIMIT = 3 * 1024 * 1024
-WARNINGS = 50  # in one answer: Python's own client takes no more than a hundred headers
-WARNINGS_LENGTH, WARNING_LENGTH = 4096, 256  # characters of all warnings, and of one when there are more
+WARNINGS = 50  # per response: http.client accepts at most 100 headers
+WARNINGS_LENGTH, WARNING_LENGTH = 4096, 256  # characters: in total, and of each when the total is exceeded
 _PART_SUBRESOURCES = frozenset(
     {"status", "finalize", "ephemeralcontainers", "resize", "approval"}
-)  # of the object itself, see Strategy
+)  # they update the object itself, see Strategy
 _READS = frozenset({"get", "list"})
 UPGRADED = frozenset({"exec", "attach", "portforward"})
 _OPENAPI = ("/openapi/v2", "/openapi/v3")
@@ -72,11 +73,13 @@ _requests = metrics.counter(
     "apiserver_request_total", "Requests by verb, resource and code.", ("verb", "resource", "code")
 )
 _seconds = metrics.histogram(
-    "apiserver_request_duration_seconds", "Time to answer, streams left out.", ("verb", "resource")
+    "apiserver_request_duration_seconds",
+    "Response time, except for watches and streams.",
+    ("verb", "resource"),
 )
 
 
-@cache  # finding a metric by its labels costs more than counting
+@cache  # looking up a metric by labels costs more than counting
 def _request_metrics(verb: str, resource: str, code: int) -> tuple[Counter, Histogram]:
     return _requests.labels(verb, resource, code), _seconds.labels(verb, resource)
 
@@ -86,107 +89,108 @@ class ApiServerApp:
         self,
         backend: Backend,
         authenticate: Authenticator,
-        authority: AuthorizerChain,
+        authorizer: AuthorizerChain,
         streams: NodeStreams,
         audit: AuditLog | None = None,
         *,
         reads: int = 0,
         writes: int = 0,
     ) -> None:
-        """`reads` and `writes` of one user may be under way at a time."""
+        """`reads` and `writes`: how many requests one user may have in flight; 0 means no limit."""
         self.backend = backend
         self.authenticate = authenticate
-        self.authority = authority
+        self.authorizer = authorizer
         self.streams = streams
         self.audit = audit
         self.reads, self.writes = InflightLimiter(reads), InflightLimiter(writes)
         self.health = health_and_metrics.ServerHealth(backend.store)
+        self.discovery = Discovery(backend.registry)
         self.started = asyncio.Event()
         self._ids = _audit_ids()
 
     async def __call__(self, request: Request) -> Reply:
         began, received = time.perf_counter(), clock.wall() if self.audit else None
-        seen = RequestInfo()
+        info = RequestInfo()
         try:
-            answer = await self._answer(request, seen)
+            answer = await self._answer(request, info)
         except APIError as error:
-            answer = _error_response(seen, error)
+            answer = _error_response(info, error)
         except BodyTooLarge:
-            answer = _error_response(seen, TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
+            answer = _error_response(info, TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
         except (StoreClosed, StoreFailed, WriteUncertain) as error:
-            answer = _error_response(seen, to_api_error(error))
+            answer = _error_response(info, to_api_error(error))
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
-            answer = _error_response(seen, InternalError.because(type(error).__name__))
+            answer = _error_response(info, InternalError.because(type(error).__name__))
         audit_id = request.headers.get("audit-id") or next(self._ids)
         if self.audit is not None and received is not None:
-            answer = self.audit.record_response(request, answer, seen, audit_id, received)
-        return self._finish(answer, seen, began, audit_id)
+            answer = self.audit.record_response(request, answer, info, audit_id, received)
+        return self._finish(answer, info, began, audit_id)
 
-    def _finish(self, answer: Reply, seen: RequestInfo, began: float, audit_id: str) -> Reply:
+    def _finish(self, answer: Reply, info: RequestInfo, began: float, audit_id: str) -> Reply:
         code = 101
         if isinstance(answer, Response):
             code = answer.status
             extra = [("Audit-Id", audit_id)]
-            extra += [("Warning", f"299 - {_quote_warning(text)}") for text in _limit_warnings(seen.warnings)]
+            extra += [("Warning", f"299 - {_quote_warning(text)}") for text in _limit_warnings(info.warnings)]
             answer.headers = [*header_pairs(answer.headers), *extra]
-        count, seconds = _request_metrics(seen.verb, seen.resource, code)
+        count, seconds = _request_metrics(info.verb, info.resource, code)
         count.inc()
-        if seen.verb != "watch":
+        if info.verb != "watch":
             seconds.observe(time.perf_counter() - began)
         return answer
 
-    async def _answer(self, request: Request, seen: RequestInfo) -> Reply:
+    async def _answer(self, request: Request, info: RequestInfo) -> Reply:
         if not self.started.is_set():
-            # Nobody's roles are known yet; who only wants to know how we are need not wait for them.
+            # RBAC is not loaded yet. Only health checks are answered before it is.
             if health_and_metrics.is_health_path(request.path):
                 return await health_and_metrics.health_response(request, self.health)
             await self.started.wait()
-        user = self._user(request, seen)
+        user = self._user(request, info)
         target = parse_path(request.path)
         if target is None or not target.plural:
-            return await self._serve_non_resource(request, user, seen)
+            return await self._serve_non_resource(request, user, info)
         verb = verb_of(request, target)
-        act, seen.version = attributes_of(request, target, verb), target.version
+        attributes, info.version = attributes_of(request, target, verb), target.version
         entry = self.backend.registry.find(target.group, target.version, target.plural)
-        if entry is not None:  # a metric is about what there is, not about what somebody thought of
-            seen.verb, seen.resource = verb, entry.kind.plural
-        self._authorize(user, act, seen)
+        if entry is not None:  # unknown resources would explode the cardinality of the metrics' labels
+            info.verb, info.resource = verb, entry.kind.plural
+        self._authorize(user, attributes, info)
         if entry is None:
             raise NotFound.path()
         _check_verb(entry, verb, target)
         if target.subresource == "proxy":
             return await self.streams.proxy(self.backend, target.name, target.below, request)
-        call = self._call(request, user, entry, act, target)
+        call = self._call(request, user, entry, attributes, target)
         call.warnings.extend(entry.strategy.warnings)
-        seen.warnings, seen.annotations = call.warnings, call.annotations
+        info.warnings, info.annotations = call.warnings, call.annotations
         return await self._serve(request, entry, call)
 
-    def _user(self, request: Request, seen: RequestInfo) -> RequestUser:
-        """Who asks, or who they ask as."""
-        seen.user = user = self.authenticate(request)
+    def _user(self, request: Request, info: RequestInfo) -> RequestUser:
+        """Return the authenticated user, or the user that it impersonates."""
+        info.user = user = self.authenticate(request)
         if user is not ANONYMOUS:
             request.user = user.name
-        other = resolve_impersonation(self.authority, user, request.headers)
+        other = resolve_impersonation(self.authorizer, user, request.headers)
         if other is not user:
-            seen.impersonated = other
+            info.impersonated = other
         return other
 
-    def _authorize(self, user: RequestUser, act: AuthorizationAttributes, seen: RequestInfo) -> None:
-        """Raises Forbidden."""
-        seen.act = act
-        seen.verdict = self.authority.authorize(user, act)
+    def _authorize(self, user: RequestUser, attributes: Attributes, info: RequestInfo) -> None:
+        """Raise Forbidden unless the user may do it."""
+        info.attributes = attributes
+        info.decision = self.authorizer.authorize(user, attributes)
         if (
-            seen.verdict.allowed
-            and act.subresource in UPGRADED
-            and act.verb == "get"
-            and act.plural == "pods"
+            info.decision.allowed
+            and attributes.subresource in UPGRADED
+            and attributes.verb == "get"
+            and attributes.plural == "pods"
         ):
-            # A browser's WebSocket can only GET; what it opens is no less than what POST opens.
-            seen.act = act = structs.replace(act, verb="create")
-            seen.verdict = self.authority.authorize(user, act)
-        if not seen.verdict.allowed:
-            error = forbidden_error(user, act, seen.verdict.reason)
+            # A browser's WebSocket can only use GET, but exec needs the same permission as with POST.
+            info.attributes = attributes = structs.replace(attributes, verb="create")
+            info.decision = self.authorizer.authorize(user, attributes)
+        if not info.decision.allowed:
+            error = forbidden_error(user, attributes, info.decision.reason)
             log.debug("%s", error.message)
             raise error
 
@@ -221,10 +225,10 @@ class ApiServerApp:
         request: Request,
         user: RequestUser,
         entry: ServedResource,
-        act: AuthorizationAttributes,
+        attributes: Attributes,
         target: RequestTarget,
     ) -> ApiCall:
-        verb = act.verb
+        verb = attributes.verb
         writes = verb in ("create", "update", "patch")
         return ApiCall(
             verb,
@@ -237,15 +241,15 @@ class ApiServerApp:
             subresource=target.subresource,
             dry_run=query_options.dry_run(request.query, verb) if writes else False,
             manager=query_options.manager(request, verb) if writes else "",
-            check_access=partial(self._require_verb, user, act),
+            check_access=partial(self._require_verb, user, attributes),
         )
 
-    def _require_verb(self, user: RequestUser, act: AuthorizationAttributes, verb: str) -> None:
-        self.authority.require(user, structs.replace(act, verb=verb))
+    def _require_verb(self, user: RequestUser, attributes: Attributes, verb: str) -> None:
+        self.authorizer.require(user, structs.replace(attributes, verb=verb))
 
-    async def _serve_non_resource(self, request: Request, user: RequestUser, seen: RequestInfo) -> Reply:
-        """What is not a resource: health, version, metrics, discovery, schemas."""
-        self._authorize(user, path_attributes(request), seen)
+    async def _serve_non_resource(self, request: Request, user: RequestUser, info: RequestInfo) -> Reply:
+        """Serve paths that are not resources: health, version, metrics, discovery, OpenAPI."""
+        self._authorize(user, path_attributes(request), info)
         path = request.path.rstrip("/")
         if health_and_metrics.is_health_path(path):
             return await health_and_metrics.health_response(request, self.health)
@@ -260,30 +264,30 @@ class ApiServerApp:
         if path == "/metrics":
             return await health_and_metrics.metrics_response()
         if path == "/debug/trace":
-            return health_and_metrics.trace_response(request)
+            return health_and_metrics.trace_response(self.backend.trace, request)
         if path.startswith(_OPENAPI):
-            # Loaded when first asked for: describing every field takes memory that most runs never need.
+            # Imported on first use: the field descriptions take memory that most runs never need.
             from volplane.apiserver import openapi
 
             return await openapi.handle(self.backend.registry, request)
         if path.startswith(("/api", "/apis")):
-            return await discovery.handle(self.backend.registry, request)
+            return self.discovery.handle(request)
         raise NotFound.path()
 
 
-def _error_response(seen: RequestInfo, error: APIError) -> Response:
-    seen.error = error.with_traceback(None)  # whose frames hold `seen`: a circle for each refusal
+def _error_response(info: RequestInfo, error: APIError) -> Response:
+    info.error = error.with_traceback(None)  # its frames refer to `info`: a reference cycle per error
     return responses.error_response(error)
 
 
 def _audit_ids() -> Iterator[str]:
-    """Audit ids that look like UUIDs: a random one per run, counted up. Making each anew costs too much."""
+    """Generate audit ids: a random UUID prefix per process and a counter, because uuid4 is too slow."""
     start = str(uuid.uuid4())[:-12]
     return (f"{start}{count:012x}" for count in itertools.count(1))
 
 
 def _check_verb(entry: ServedResource, verb: str, target: RequestTarget) -> None:
-    """Is this verb served on this path?"""
+    """Raise NotFound or MethodNotAllowed if the resource does not serve this verb on this path."""
     kind = entry.kind
     if target.subresource:
         below = kind.subresource(target.subresource)
@@ -296,7 +300,7 @@ def _check_verb(entry: ServedResource, verb: str, target: RequestTarget) -> None
         raise NotFound.path()
     if verb not in kind.verbs:
         raise MethodNotAllowed.of(kind, verb)
-    # Across namespaces one may only look.
+    # Across all namespaces only list and watch are possible.
     if verb not in ("list", "watch") and kind.namespaced and not target.namespace:
         if verb == "create" and kind.plural.endswith("reviews"):
             return
@@ -308,7 +312,7 @@ def _check_verb(entry: ServedResource, verb: str, target: RequestTarget) -> None
 
 
 def _limit_warnings(warnings: list[str]) -> list[str]:
-    """As many as a client reads: each shortened, and the rest left out, when there is too much of it."""
+    """Limit warnings to what clients accept: if there are too many, shorten each and drop the rest."""
     if len(warnings) <= WARNINGS and sum(map(len, warnings)) <= WARNINGS_LENGTH:
         return warnings
     left, kept = WARNINGS_LENGTH, []
@@ -321,6 +325,6 @@ def _limit_warnings(warnings: list[str]) -> list[str]:
 
 
 def _quote_warning(text: str) -> str:
-    """A warning's text in a header: quoted, and without anything a header cannot hold."""
+    """Quote a warning for a header; characters that a header cannot hold become "?"."""
     clean = "".join(c if " " <= c <= "~" else "?" for c in text)
     return '"' + clean.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,8 +1,8 @@
-"""The audit log: who asked what, was it allowed, how did it end. One JSON line per event, at Metadata level.
+"""The audit log: one JSON line per event, at Metadata level.
 
-Bodies are never in it. An answer that streams is told when it starts and when it ends. The subtle thing: the
-lines of a moment are written together by a thread, so that a slow disk delays nobody and a line costs little;
-what the disk cannot keep up with is counted and dropped.
+Bodies are never logged. A streaming response is logged when it starts and when it ends. A thread writes lines
+in batches, so that a slow disk does not delay requests. Events that exceed the backlog are dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -21,52 +21,38 @@ import msgspec
 from msgspec import Struct
 
 from volplane.api.errors import APIError
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizationDecision
+from volplane.apiserver.auth.authorize import Attributes, Decision
 from volplane.apiserver.strategy import RequestUser
 from volplane.base import clock, metrics
 from volplane.web import Request, Response, Upgraded
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 20_000  # events that may wait for the disk
-FLUSH_INTERVAL = 0.05  # seconds of which the lines are written together
+BACKLOG = 20_000  # events waiting to be written; further events are dropped
+FLUSH_INTERVAL = 0.05  # seconds between batches
 AGENT_LENGTH = 1024
 
 _events = metrics.counter("apiserver_audit_event_total", "Audit events written.", ())
 _dropped = metrics.counter("apiserver_audit_error_total", "Audit events that could not be written.", ())
 
 
-class RequestInfo:
-    """What a request turned out to be, as far as it got: for its headers, its metrics and its audit."""
+class RequestInfo(Struct):
+    """What is known about a request so far: for response headers, metrics and the audit log."""
 
-    __slots__ = (
-        "act",
-        "annotations",
-        "error",
-        "impersonated",
-        "resource",
-        "user",
-        "verb",
-        "verdict",
-        "version",
-        "warnings",
-    )
-
-    def __init__(self) -> None:
-        self.verb = ""
-        self.resource = ""
-        self.warnings: list[str] = []
-        self.annotations: Mapping[str, str] = {}
-        self.user: RequestUser | None = None
-        self.impersonated: RequestUser | None = None
-        self.act: AuthorizationAttributes | None = None
-        self.version = ""
-        self.verdict: AuthorizationDecision | None = None
-        self.error: APIError | None = None
+    verb: str = ""
+    resource: str = ""
+    version: str = ""
+    warnings: list[str] = []
+    annotations: Mapping[str, str] = {}
+    user: RequestUser | None = None
+    impersonated: RequestUser | None = None
+    attributes: Attributes | None = None
+    decision: Decision | None = None
+    error: APIError | None = None
 
 
 class AuditLog:
-    """The file, or standard output for "-"."""
+    """Writes audit events to a file, or to standard output for "-"."""
 
     def __init__(self, path: str) -> None:
         self._file = _open_log(path)
@@ -78,13 +64,13 @@ class AuditLog:
         self,
         request: Request,
         answer: Response | Upgraded,
-        seen: RequestInfo,
+        info: RequestInfo,
         audit_id: str,
         received: datetime,
     ) -> Response | Upgraded:
-        """Tell of an answer; one that streams comes back as one that tells of its end."""
+        """Record a response. A streaming body is wrapped so that its end is recorded, too."""
         code = answer.status if isinstance(answer, Response) else 101
-        event = _event(request, seen, audit_id, received, code)
+        event = _event(request, info, audit_id, received, code)
         if isinstance(answer, Response) and not isinstance(answer.body, bytes):
             self.record(event, "ResponseStarted")
             answer.body = _AuditedStream(answer.body, self, event)
@@ -111,7 +97,7 @@ class AuditLog:
             self._writing = asyncio.create_task(self._write(), name="audit log")
 
     async def _write(self) -> None:
-        """Until nothing is left; the next event begins anew."""
+        """Write batches until no events are left; the next event starts a new task."""
         loop = asyncio.get_running_loop()
         while self._waiting:
             await asyncio.sleep(FLUSH_INTERVAL)
@@ -121,7 +107,7 @@ class AuditLog:
                 _events.inc(len(lines))
             except OSError as error:
                 _dropped.inc(len(lines))
-                log.error("the audit log cannot be written: %s", error)
+                log.error("cannot write the audit log: %s", error)
         self._writing = None
 
     def _append(self, data: bytes) -> None:
@@ -130,7 +116,7 @@ class AuditLog:
 
 
 class _AuditedStream:
-    """A stream that tells of its end."""
+    """A response body that records its end in the audit log."""
 
     def __init__(self, body: Any, audit: AuditLog, event: dict[str, Any]) -> None:
         self._body, self._audit, self._event = body, audit, event
@@ -169,7 +155,7 @@ def _open_log(path: str) -> BinaryIO:
 
 
 def _event(
-    request: Request, seen: RequestInfo, audit_id: str, received: datetime, code: int
+    request: Request, info: RequestInfo, audit_id: str, received: datetime, code: int
 ) -> dict[str, Any]:
     query = f"?{request.query.raw}" if request.query.raw else ""
     event: dict[str, Any] = {
@@ -179,24 +165,24 @@ def _event(
         "auditID": audit_id,
         "stage": "",
         "requestURI": request.raw_path + query,
-        "verb": seen.act.verb if seen.act is not None else request.method.lower(),
-        "user": _user_info(seen.user),
+        "verb": info.attributes.verb if info.attributes is not None else request.method.lower(),
+        "user": _user_info(info.user),
     }
-    if seen.impersonated is not None:
-        event["impersonatedUser"] = _user_info(seen.impersonated)
+    if info.impersonated is not None:
+        event["impersonatedUser"] = _user_info(info.impersonated)
     event["sourceIPs"] = _sources(request)
     if agent := request.headers.get("user-agent"):
         event["userAgent"] = agent if len(agent) <= AGENT_LENGTH else f"{agent[:AGENT_LENGTH]}...TRUNCATED"
-    if seen.act is not None and seen.act.plural:
-        event["objectRef"] = _object(seen.act, seen.version)
-    event["responseStatus"] = _status(seen, code)
+    if info.attributes is not None and info.attributes.plural:
+        event["objectRef"] = _object(info.attributes, info.version)
+    event["responseStatus"] = _status(info, code)
     event["requestReceivedTimestamp"] = _stamp(received)
     event["stageTimestamp"] = ""
-    if seen.verdict is not None:
+    if info.decision is not None:
         event["annotations"] = {
-            "authorization.k8s.io/decision": "allow" if seen.verdict.allowed else "forbid",
-            "authorization.k8s.io/reason": seen.verdict.reason,
-            **seen.annotations,
+            "authorization.k8s.io/decision": "allow" if info.decision.allowed else "forbid",
+            "authorization.k8s.io/reason": info.decision.reason,
+            **info.annotations,
         }
     return event
 
@@ -205,7 +191,7 @@ def _stamp(moment: datetime) -> str:
     return f"{_second(moment.replace(microsecond=0))}.{moment.microsecond:06d}Z"
 
 
-@lru_cache(maxsize=4)  # a second is spelled out once: that costs more than all the rest
+@lru_cache(maxsize=4)  # formatting the second costs more than the rest of the event
 def _second(moment: datetime) -> str:
     return clock.stamp(moment).removesuffix("Z")
 
@@ -213,8 +199,8 @@ def _second(moment: datetime) -> str:
 def _user_info(user: RequestUser | None) -> Mapping[str, Any]:
     if user is None:
         return {}
-    told = {"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra}
-    return {key: value for key, value in told.items() if value}
+    fields = {"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra}
+    return {key: value for key, value in fields.items() if value}
 
 
 def _sources(request: Request) -> list[str]:
@@ -223,24 +209,24 @@ def _sources(request: Request) -> list[str]:
     return [*through, *([request.remote] if request.remote not in through else [])]
 
 
-def _object(act: AuthorizationAttributes, version: str) -> dict[str, str]:
-    told = {
-        "resource": act.plural,
-        "namespace": act.namespace,
-        "name": act.name,
-        "apiGroup": act.group,
+def _object(attributes: Attributes, version: str) -> dict[str, str]:
+    fields = {
+        "resource": attributes.plural,
+        "namespace": attributes.namespace,
+        "name": attributes.name,
+        "apiGroup": attributes.group,
         "apiVersion": version,
-        "subresource": act.subresource,
+        "subresource": attributes.subresource,
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
-def _status(seen: RequestInfo, code: int) -> dict[str, Any]:
-    if seen.error is None:
+def _status(info: RequestInfo, code: int) -> dict[str, Any]:
+    if info.error is None:
         return {"metadata": {}, "code": code}
-    status = {k: v for k, v in seen.error.status().items() if k not in ("kind", "apiVersion")}
-    if seen.user is None and code == 401:
-        status["message"] = "Authentication failed, attempted: bearer"  # a bad certificate never gets here
+    status = {k: v for k, v in info.error.status().items() if k not in ("kind", "apiVersion")}
+    if info.user is None and code == 401:
+        status["message"] = "Authentication failed, attempted: bearer"  # a bad certificate is refused by TLS
     return status
 
 
@@ -256,7 +242,7 @@ _name_decoder = msgspec.json.Decoder(_NamedObject)
 
 
 def _add_object_name(event: dict[str, Any], body: bytes | AsyncIterator[bytes]) -> None:
-    """A new object's name is in its body alone."""
+    """Add the name of a created object, which only the response body has (generateName)."""
     about = event.get("objectRef")
     if about is None or "name" in about or not isinstance(body, bytes):
         return

@@ -1,7 +1,7 @@
-"""What a request wants to do, as authorization sees it.
+"""Build the authorization attributes of a request.
 
-Two things differ from how the verbs see it: a list of one name is authorised as that name, and a namespace is
-an object inside itself, so that a role in a namespace can cover reading it.
+They differ from the verb's view in two ways: a list with a `metadata.name` field selector is authorized for
+that name, and a Namespace counts as an object in itself, so that a Role in it can allow reading it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from volplane.api import name_validation
 from volplane.api.selectors import FieldMatcher, InvalidSelector
 from volplane.apiserver import query_options
-from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.auth.authorize import Attributes
 from volplane.apiserver.paths import RequestTarget
 from volplane.web import Request
 
@@ -29,7 +29,7 @@ def verb_of(request: Request, target: RequestTarget) -> str:
             return _VERBS.get(method, method.lower())
 
 
-def attributes_of(request: Request, target: RequestTarget, verb: str) -> AuthorizationAttributes:
+def attributes_of(request: Request, target: RequestTarget, verb: str) -> Attributes:
     name, fields = target.name, ""
     if verb in _SELECTING and "fieldSelector" in request.query.raw:
         fields = request.query.get("fieldSelector")
@@ -37,17 +37,15 @@ def attributes_of(request: Request, target: RequestTarget, verb: str) -> Authori
     namespace = target.namespace
     if target.plural == "namespaces" and not target.group:
         namespace = target.name
-    return AuthorizationAttributes(
-        verb, target.group, target.plural, namespace, name, target.subresource, fields=fields
-    )
+    return Attributes(verb, target.group, target.plural, namespace, name, target.subresource, fields=fields)
 
 
-def path_attributes(request: Request) -> AuthorizationAttributes:
-    return AuthorizationAttributes(request.method.lower(), path=request.path)
+def path_attributes(request: Request) -> Attributes:
+    return Attributes(request.method.lower(), path=request.path)
 
 
 def selected_name(selector: str) -> str:
-    """The one name that a field selector asks for."""
+    """Return the name that a field selector requires, or ""."""
     try:
         name = FieldMatcher.parse(selector).required_value("metadata.name") or ""
     except InvalidSelector:

@@ -1,7 +1,7 @@
-"""What every verb stands on: the registry, the store, and the door through which all writes go.
+"""What every verb needs: the registry, the store, and the functions through which all writes go.
 
-A write is acknowledged when the store has committed it; the fail points around each commit let crash tests
-kill the process just before and just after.
+A write is acknowledged after the store has committed it. Fail points around each commit let crash tests kill
+the process just before and just after.
 """
 
 from __future__ import annotations
@@ -12,41 +12,40 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api.core import Namespace
-from volplane.api.errors import Timeout, TooLarge
+from volplane.api.errors import NotFound, Timeout, TooLarge
 from volplane.apiserver.auth.admission import AdmissionChain
 from volplane.apiserver.auth.issuer import TokenIssuer
+from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.registry import Registry, ServedResource
 from volplane.apiserver.strategy import ApiCall, R
-from volplane.base import failpoint, trace
+from volplane.base import clock, failpoint, trace
+from volplane.base.trace import Trace
 from volplane.store import RecordTooLarge, Store, StoreEvent, StoreRecord, WriteUncertain
 
-# What etcd takes in one request by default (1.5 MiB), less what the key and the conditions of a write take.
+# The default request limit of etcd (1.5 MiB), minus room for the key and the conditions of a write.
 OBJECT_LIMIT = 1536 * 1024 - 4 * 1024
 
 _TRACED = {
-    "nodes": "node",
-    "pods": "pod",
-    "persistentvolumeclaims": "pvc",
-    "persistentvolumes": "pv",
+    "nodes": "node", "pods": "pod", "persistentvolumeclaims": "pvc", "persistentvolumes": "pv",
     "volumeattachments.storage.k8s.io": "va",
-}
+}  # fmt: skip
 
 
 def check_size(value: bytes, held: bytes = b"") -> None:
-    """The same limit on every store. What is larger already may become smaller. Raises TooLarge."""
+    """Raise TooLarge. The limit is the same on every store; an object above it may still shrink."""
     if len(value) > OBJECT_LIMIT and len(value) > len(held):
         raise TooLarge(f"Request entity too large: limit is {OBJECT_LIMIT}")
 
 
 class WriteResult(Struct):
-    """What a write left behind."""
+    """The result of a write."""
 
     entry: ServedResource
     obj: Any
     value: bytes
     revision: int  # 0: nothing was stored (dry run of a create)
     created: bool = False
-    gone: bool = False  # the object is no longer there: `obj` is its last state
+    gone: bool = False  # the object was removed: `obj` is its last state
 
 
 class Backend:
@@ -57,43 +56,57 @@ class Backend:
         self.namespaces = registry.of(Namespace)
         self.reader = StoreReader(self)
         self.admission = AdmissionChain()
+        self.trace = trace.current() or trace.start()
+
+    def system_call(
+        self, verb: str, entry: ServedResource, name: str = "", namespace: str = "", subresource: str = ""
+    ) -> ApiCall:
+        """Return a call that the server makes itself."""
+        return ApiCall(verb, entry.kind, SYSTEM, self.reader, clock.wall(), namespace, name, subresource)
 
     async def record(self, entry: ServedResource, namespace: str, name: str) -> StoreRecord | None:
         return await self.store.get(entry.key(namespace, name))
 
+    async def require(self, entry: ServedResource, call: ApiCall) -> StoreRecord:
+        """Return the record of the call's object. Raise NotFound."""
+        record = await self.record(entry, call.namespace, call.name)
+        if record is None:
+            raise NotFound.of(entry.kind, call.name)
+        return record
+
     async def create(self, call: ApiCall, entry: ServedResource, key: str, value: bytes) -> int:
-        with _CommitScope(call, entry, key):
+        with _CommitScope(self.trace, call, entry, key):
             revision = await self.store.create(key, value)
         await _wait_until_followed(entry, revision)
         return revision
 
     async def update(self, call: ApiCall, entry: ServedResource, record: StoreRecord, value: bytes) -> int:
-        with _CommitScope(call, entry, record.key):
+        with _CommitScope(self.trace, call, entry, record.key):
             revision = await self.store.update(record.key, value, revision=record.revision)
         await _wait_until_followed(entry, revision)
         return revision
 
     async def delete(self, call: ApiCall, entry: ServedResource, record: StoreRecord) -> StoreEvent:
-        with _CommitScope(call, entry, record.key):
+        with _CommitScope(self.trace, call, entry, record.key):
             event = await self.store.delete(record.key, revision=record.revision)
         await _wait_until_followed(entry, event.revision)
         return event
 
 
 async def _wait_until_followed(entry: ServedResource, revision: int) -> None:
-    """Whoever defines a kind finds it served when the answer comes."""
+    """Wait until this server acts on the write: a client that creates a CRD finds the kind served."""
     if entry.wait_applied is not None:
         await entry.wait_applied(revision)
 
 
 class _CommitScope:
-    """Fail points and the trace around one commit; a write in doubt is answered as such."""
+    """Fail points and the trace span around one commit. An uncertain write raises Timeout."""
 
     __slots__ = ("place", "span")
 
-    def __init__(self, call: ApiCall, entry: ServedResource, key: str) -> None:
+    def __init__(self, trace: Trace, call: ApiCall, entry: ServedResource, key: str) -> None:
         self.place = ""
-        if failpoint.armed:
+        if failpoint.is_armed:
             below = f"/{call.subresource}" if call.subresource else ""
             self.place = f"write:{call.verb}:{entry.resource}{below}"
         self.span = None
@@ -119,7 +132,7 @@ class _CommitScope:
 
 
 class StoreReader:
-    """Admission's view of other objects."""
+    """Reads other objects for admission."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

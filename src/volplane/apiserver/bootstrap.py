@@ -1,4 +1,4 @@
-"""What exists in every cluster before anybody asks: namespaces, roles and bindings, whom we believe."""
+"""Create what every cluster has at start: namespaces, roles, bindings, and the client CA's ConfigMap."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from volplane.api.core import ConfigMap, Namespace
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver.auth.rbac import bootstrap as roles
-from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.create import create
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
-from volplane.base import clock
 from volplane.store import StoreRecord
 
-CLIENT_CA = "extension-apiserver-authentication"  # other servers read here whose certificates count
+CLIENT_CA = "extension-apiserver-authentication"  # extension API servers read the client CA here
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
@@ -31,16 +28,16 @@ async def _namespace(backend: Backend, name: str) -> None:
     entry = backend.namespaces
     if await backend.record(entry, "", name) is not None:
         return
-    call = ApiCall("create", entry.kind, SYSTEM, backend.reader, clock.wall(), name=name)
-    with suppress(AlreadyExists):  # another server over the same store was faster
+    call = backend.system_call("create", entry, name)
+    with suppress(AlreadyExists):  # another server on the same store was faster
         await create(backend, entry, call, Namespace(metadata=ObjectMeta(name=name)))
 
 
 async def publish_client_ca(backend: Backend, ca: str) -> None:
-    """Write down which authority signs our clients' certificates."""
+    """Publish the CA that signs client certificates."""
     entry = backend.registry.of(ConfigMap)
     namespace, data = "kube-system", {"client-ca-file": ca}
-    call = ApiCall("create", entry.kind, SYSTEM, backend.reader, clock.wall(), namespace=namespace)
+    call = backend.system_call("create", entry, namespace=namespace)
     if await backend.record(entry, namespace, CLIENT_CA) is None:
         try:
             meta = ObjectMeta(name=CLIENT_CA, namespace=namespace)

@@ -1,7 +1,7 @@
-"""Amounts in the spelling that is stored, for objects that come in process and so never pass the decoder.
+"""Canonicalize the quantities of objects that are created in process and therefore bypass the decoder.
 
-What is compiled for a type touches only the fields that can hold a quantity; an object whose amounts are
-spelled right comes back as it is.
+The function compiled for a type visits only fields that can hold a quantity. An object whose quantities are
+canonical is returned unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def canonicalize_quantities(obj: Any) -> Any:
 
 @cache
 def _fixer_of(of: type[Object], above: frozenset[type[Object]] = frozenset()) -> Fix | None:
-    """None when nothing below has an amount; a type inside itself adds nothing."""
+    """Return None if the type contains no quantity; a recursive type adds nothing."""
     if of in above:
         return None
     fixes = [

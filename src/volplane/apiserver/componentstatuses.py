@@ -1,7 +1,7 @@
-"""componentstatuses: an old way to ask how the cluster is, which kubectl still knows.
+"""componentstatuses: a deprecated API for the health of the control plane, which kubectl still supports.
 
-Of what it once listed, the store is the one part this server knows first hand; everything else tells by
-itself (`/readyz` of each role, leases, conditions of nodes).
+It shows the store only. The other components report their health themselves (`/readyz`, Leases, node
+conditions).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from volplane.apiserver.verbs.list import ListResult
 from volplane.store import StoreError, StoreRecord
 from volplane.web import Request, Response
 
-STORE = "etcd-0"  # what clients look for, whatever keeps the state
+STORE = "etcd-0"  # the name that clients expect, for every store
 DEPRECATED = "v1 ComponentStatus is deprecated in v1.19+"
 
 
 async def serve(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
     call.warnings.append(DEPRECATED)
-    wanted, include = negotiate(request.headers.get("accept")), query_options.include_object(request.query)
+    format, include = negotiate(request.headers.get("accept")), query_options.include_object(request.query)
     record = await _store_status(backend, entry)
     if not call.name:
-        asked = query_options.list_options_of(request.query, entry.facts)
-        found = [record] if asked.selection.matches(entry.selector_reader.read(record.value)) else []
+        options = query_options.list_options_of(request.query, entry.kind)
+        found = [record] if options.selection.matches(entry.selector_reader.read(record.value)) else []
         return await responses.list_response(
-            entry, ListResult(found, backend.store.revision), wanted, include
+            entry, ListResult(found, backend.store.revision), format, include
         )
     if call.name != STORE:
-        told = f'componentstatus "{call.name}" not found'
-        raise NotFound(told, details={"name": call.name, "kind": "componentstatus"})
-    return await responses.record_response(entry, record, wanted, include)
+        message = f'componentstatus "{call.name}" not found'
+        raise NotFound(message, details={"name": call.name, "kind": "componentstatus"})
+    return await responses.record_response(entry, record, format, include)
 
 
 async def _store_status(backend: Backend, entry: ServedResource) -> StoreRecord:

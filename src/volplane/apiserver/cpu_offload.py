@@ -1,18 +1,18 @@
-"""Long work runs beside the loop, so that one request never keeps all others waiting.
+"""Run CPU-heavy work in a worker thread, so that one request does not block the event loop.
 
-Work on little input runs where it is called. Work on much input runs in one worker thread, from which Python
-takes the interpreter whenever the loop has something to do. Some work takes long although its input is small
-(a rule over lists in lists, a pattern with many alternatives): it counts what it does with `spend`, and when
-the loop's allowance is used up it is begun anew in the thread. So whatever is handed to `run` is pure.
+Work on small input runs on the event loop. Work on large input runs in one worker thread, which Python
+interrupts whenever the loop has something to do. Some work takes long although its input is small (a CEL rule
+over nested lists, a pattern with many alternatives): it counts its cost with `spend`, and when it exceeds the
+allowance it is started again in the thread. Therefore functions passed to `run` must be pure.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import ParamSpec, TypeVar
 
@@ -20,60 +20,58 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-LARGE = 16 * 1024  # bytes of input: what is read from as many takes a few milliseconds
-ALLOWANCE = 10_000  # units that work may take on the loop; one is roughly a microsecond
-SWITCH_INTERVAL = 0.001  # seconds after which a worker gives way; Python's own 5 ms would slow each turn down
+LARGE = 16 * 1024  # bytes of input, which take a few milliseconds to process
+ALLOWANCE = 10_000  # units of work allowed on the event loop; one is roughly a microsecond
+SWITCH_INTERVAL = 0.001  # seconds; with Python's default of 5 ms the worker would delay each turn of the loop
 
 
 class _AllowanceExceeded(BaseException):
-    """The allowance is used up. Nobody but `run` catches it, and no `except Exception` on the way."""
+    """The allowance is used up. A BaseException, so that no `except Exception` stops it before `run`."""
 
 
-class _Allowance(threading.local):
-    left: int | None = None  # None: as much as it takes
-
-
-_allowance = _Allowance()
+_allowance: ContextVar[int | None] = ContextVar("allowance", default=None)  # None: no limit
 
 
 def remaining_allowance() -> int | None:
-    """The units that are left on the loop; None: there is no limit, as in a worker."""
-    return _allowance.left
+    """Return the remaining units; None: no limit, as in the worker thread."""
+    return _allowance.get()
 
 
 def spend(units: int) -> None:
-    """Count work that was done, or is about to be."""
-    left = _allowance.left
+    """Count work that was done or is about to be done."""
+    left = _allowance.get()
     if left is not None:
-        _allowance.left = left - units
+        _allowance.set(left - units)
         if units > left:
             raise _AllowanceExceeded
 
 
 async def run(size: int, notes: list[str], work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-    """The work's result. `size`: bytes of input; `notes`: what the work adds to, which is not added twice."""
+    """Return the result of `work`. `size`: bytes of input; `notes`: a list that `work` appends to, reset
+    before a second run.
+    """
     if size > LARGE:
         return await _run_in_worker(work, *args, **more)
     before = len(notes)
-    _allowance.left = ALLOWANCE
+    _allowance.set(ALLOWANCE)
     try:
         return work(*args, **more)
     except _AllowanceExceeded:
         del notes[before:]
     finally:
-        _allowance.left = None
+        _allowance.set(None)
     return await _run_in_worker(work, *args, **more)
 
 
 async def map_in_turns(items: Sequence[S], work: Callable[[S], T], at_once: int) -> list[T]:
-    """What the work makes of each item; others get their turn after so many."""
+    """Apply `work` to each item; yield to the event loop after every `at_once` items."""
     if len(items) <= at_once:
         return [work(item) for item in items]
-    made: list[T] = []
+    result: list[T] = []
     for at in range(0, len(items), at_once):
-        made += [work(item) for item in items[at : at + at_once]]
+        result += [work(item) for item in items[at : at + at_once]]
         await asyncio.sleep(0)
-    return made
+    return result
 
 
 async def _run_in_worker(work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
@@ -82,6 +80,6 @@ async def _run_in_worker(work: Callable[P, T], *args: P.args, **more: P.kwargs) 
 
 @cache
 def _worker() -> ThreadPoolExecutor:
-    """One thread: several would only take turns, and the loop's would come less often."""
+    """One thread: more would compete with the event loop for the interpreter lock."""
     sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
     return ThreadPoolExecutor(1, "apiserver-large")

@@ -1,8 +1,7 @@
-"""Discovery: which groups, versions and resources there are, in the old form and the aggregated one.
+"""Discovery: the served groups, versions and resources, in the legacy and the aggregated form.
 
-Both forms are rendered from the registry when they are first asked for after it changed. The subtle thing: a
-client that asks for the aggregated form takes an answer as such only if its Content-Type carries all three
-parameters, and both `/api` and `/apis` must answer in the same form.
+Both forms are rendered from the registry on the first request after it changed. Clients accept the aggregated
+form only if the Content-Type has all three parameters, and `/api` and `/apis` must answer in the same form.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -24,35 +22,20 @@ from volplane.web import Request, Response
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 JSON = "application/json"
 
-# Groups in the order in which clients prefer them; others follow by name.
+# Groups in upstream's order of priority; others follow by name.
 _PRIORITY = (
-    "apiregistration.k8s.io",
-    "apps",
-    "events.k8s.io",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "autoscaling",
-    "batch",
-    "certificates.k8s.io",
-    "networking.k8s.io",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "storage.k8s.io",
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "scheduling.k8s.io",
-    "coordination.k8s.io",
-    "node.k8s.io",
-    "discovery.k8s.io",
-    "resource.k8s.io",
+    "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io",
+    "autoscaling", "batch", "certificates.k8s.io", "networking.k8s.io", "policy",
+    "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io",
+    "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io",
     "flowcontrol.apiserver.k8s.io",
-)
+)  # fmt: skip
 
 Groups = Mapping[str, Mapping[str, list[Kind]]]  # group → version → kinds
 
 
 class DiscoveryDocument(Struct, frozen=True):
-    """A rendered answer."""
+    """A rendered response."""
 
     body: bytes
     media: str = JSON
@@ -60,7 +43,7 @@ class DiscoveryDocument(Struct, frozen=True):
 
 
 class DiscoveryDocuments:
-    """Everything discovery can answer, for one state of the registry."""
+    """All discovery documents for one version of the registry."""
 
     def __init__(self, registry: Registry) -> None:
         self.version = registry.version
@@ -74,41 +57,37 @@ class DiscoveryDocuments:
         }
 
 
-_rendered: WeakKeyDictionary[Registry, DiscoveryDocuments] = WeakKeyDictionary()
+class Discovery:
+    """Serves `/api`, `/apis` and the paths below."""
 
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._rendered: DiscoveryDocuments | None = None
 
-def documents_of(registry: Registry) -> DiscoveryDocuments:
-    found = _rendered.get(registry)
-    if found is None or found.version != registry.version:
-        found = _rendered[registry] = DiscoveryDocuments(registry)
-    return found
-
-
-async def handle(registry: Registry, request: Request) -> Response:
-    """Answers `/api`, `/apis` and what is below them. Raises NotFound for groups and versions not served."""
-    path = request.path.rstrip("/")
-    known = documents_of(registry)
-    if path in known.aggregated and wants_aggregated(request.headers.get("accept")):
-        return _conditional(known.aggregated[path], request)
-    page = known.legacy.get(path)
-    if page is None:
-        raise NotFound.path()
-    if request.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed(f"{request.method.lower()} is not supported on discovery")
-    return Response(
-        status=200,
-        headers=[("Content-Type", page.media), ("Vary", "Accept")],
-        body=_with_server_address(page, request),
-    )
+    def handle(self, request: Request) -> Response:
+        """Raise NotFound for unknown groups and versions."""
+        path = request.path.rstrip("/")
+        documents = self._rendered
+        if documents is None or documents.version != self._registry.version:
+            documents = self._rendered = DiscoveryDocuments(self._registry)
+        if path in documents.aggregated and wants_aggregated(request.headers.get("accept")):
+            return _conditional(documents.aggregated[path], request)
+        page = documents.legacy.get(path)
+        if page is None:
+            raise NotFound.path()
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(f"{request.method.lower()} is not supported on discovery")
+        headers = [("Content-Type", page.media), ("Vary", "Accept")]
+        return Response(status=200, headers=headers, body=_with_server_address(page, request))
 
 
 def _with_server_address(page: DiscoveryDocument, request: Request) -> bytes:
-    """`/api` names the address under which the client reached us."""
+    """Fill the server address in `/api` with the host that the client used."""
     return page.body.replace(b"@server@", request.headers.get("host").encode() or b"127.0.0.1")
 
 
 def wants_aggregated(accept: str) -> bool:
-    """Is the aggregated form, in the one version there is, among what the client takes?"""
+    """Return whether the client accepts the aggregated form (v2) and does not prefer plain JSON."""
     for clause in accept.split(","):
         media, *parameters = (part.strip() for part in clause.split(";"))
         named = dict(p.split("=", 1) for p in parameters if "=" in p)
@@ -116,7 +95,7 @@ def wants_aggregated(accept: str) -> bool:
             if named.get("g") == "apidiscovery.k8s.io" and named.get("v") == "v2":
                 return True
         elif media in (JSON, "*/*") and "as" not in named:
-            return False  # plain JSON was preferred
+            return False  # plain JSON comes first
     return False
 
 
@@ -133,7 +112,7 @@ def _conditional(page: DiscoveryDocument, request: Request) -> Response:
 
 
 def group_kinds(kinds: Iterable[Kind]) -> Groups:
-    """Groups in order of preference, and their versions in order of preference."""
+    """Group kinds by group and version, both sorted by priority."""
     found: dict[str, dict[str, list[Kind]]] = {}
     for kind in kinds:
         found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
@@ -153,7 +132,7 @@ def _rank(group: str) -> int:
     return _PRIORITY.index(group) if group in _PRIORITY else len(_PRIORITY)
 
 
-# The old form: one document per group version
+# The legacy form: one document per group version
 
 
 def _legacy(groups: Groups) -> Iterable[tuple[str, Any]]:
@@ -218,7 +197,7 @@ def _subresource_entry(kind: Kind, below: Subresource) -> dict[str, Any]:
     return entry | {"kind": below.kind or kind.kind, "verbs": list(below.verbs)}
 
 
-# The aggregated form: everything in one document
+# The aggregated form: one document for all groups
 
 
 def _aggregated_document(groups: Groups) -> DiscoveryDocument:

@@ -1,7 +1,7 @@
-"""What the server does by itself: old events are deleted, and history that nobody can need is let go.
+"""Periodic work: delete expired Events and compact the history of the store.
 
-Events live an hour; they go as real deletes with revisions of their own, so watchers see them leave.
-History is kept for at least five minutes and a thousand revisions.
+Events expire after an hour; they are deleted with revisions of their own, so that watchers see it. History is
+kept for at least five minutes and a thousand revisions.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from volplane.store import KeyMissing, StaleRevision, StoreClosed, StoreError, S
 log = logging.getLogger(__name__)
 
 PERIOD = 60.0
-AT_ONCE = 100  # events that are looked at without a pause
+AT_ONCE = 100  # events checked before yielding to the event loop
 EVENT_LIFETIME = timedelta(hours=1)
 HISTORY_SECONDS = 300.0
 HISTORY_REVISIONS = 1000
 
 
 async def expire_events_and_compact(backend: Backend) -> None:
-    """Until cancelled, or until the store is closed."""
-    past: deque[tuple[float, int]] = deque()  # when the store was at which revision
+    """Run until cancelled, or until the store is closed."""
+    past: deque[tuple[float, int]] = deque()  # time and revision of the store
     while True:
         await asyncio.sleep(PERIOD)
         try:
@@ -35,10 +35,10 @@ async def expire_events_and_compact(backend: Backend) -> None:
             await compact(backend, past)
         except StoreClosed:
             return
-        except StoreFailed as error:  # a full disk, for one
-            log.warning("housekeeping failed; it is tried again in a minute: %s", error)
+        except StoreFailed as error:  # for example a full disk
+            log.warning("cannot expire events or compact the store; retrying in a minute: %s", error)
         except StoreError:
-            log.exception("housekeeping failed; it is tried again in a minute")
+            log.exception("cannot expire events or compact the store; retrying in a minute")
 
 
 async def expire_events(backend: Backend, now: datetime) -> None:
@@ -46,7 +46,7 @@ async def expire_events(backend: Backend, now: datetime) -> None:
     oldest = now - EVENT_LIFETIME
     for number, record in enumerate((await backend.store.list(entry.prefix)).records, 1):
         if number % AT_ONCE == 0:
-            await asyncio.sleep(0)  # an hour of events takes a while to look through: others come first
+            await asyncio.sleep(0)
         event = entry.access.load(record.value, record.revision)
         seen = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
         if clock.parse(seen) < oldest:

@@ -1,4 +1,4 @@
-"""Requests on resources: HTTP becomes a call of a verb, and what the verb returns becomes an answer."""
+"""HTTP handlers of resources: decode the request, call the verb, encode the result."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from volplane.apiserver.verbs.watch import WatchOptions, watch
 from volplane.store import StoreClosed, StoreEvent, StoreFailed
 from volplane.web import DirectWriter, Request, Response
 
-UNREAD_TIMEOUT = 60.0  # seconds a watcher may not read while there is something to tell; then it begins anew
+UNREAD_TIMEOUT = 60.0  # seconds a watcher may leave events unread before it is disconnected
 
 Handler = Callable[[Backend, ServedResource, ApiCall, Request], Awaitable[Response]]
 
 
 def _negotiate_format(entry: ServedResource, request: Request, *, lists: bool = False) -> ResponseFormat:
-    wanted = negotiate(request.headers.get("accept"), numbered=entry.kind.type is not None)
-    if wanted.transform:
-        responses.check_format(wanted, lists=lists)
-    return wanted
+    format = negotiate(request.headers.get("accept"), numbered=entry.kind.type is not None)
+    if format.transform:
+        responses.check_format(format, lists=lists)
+    return format
 
 
 async def _decode_body(entry: ServedResource, call: ApiCall, request: Request) -> object:
@@ -51,19 +51,19 @@ async def _decode_body(entry: ServedResource, call: ApiCall, request: Request) -
 
 
 async def on_create(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    wanted = _negotiate_format(entry, request)
+    format = _negotiate_format(entry, request)
     outcome = await create(backend, entry, call, await _decode_body(entry, call, request))
-    return await responses.write_response(outcome, wanted, query_options.include_object(request.query))
+    return await responses.write_response(outcome, format, query_options.include_object(request.query))
 
 
 async def on_update(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    wanted = _negotiate_format(entry, request)
+    format = _negotiate_format(entry, request)
     outcome = await update(backend, entry, call, await _decode_body(entry, call, request))
-    return await responses.write_response(outcome, wanted, query_options.include_object(request.query))
+    return await responses.write_response(outcome, format, query_options.include_object(request.query))
 
 
 async def on_patch(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    wanted = _negotiate_format(entry, request)
+    format = _negotiate_format(entry, request)
     call.size = len(request.body)
     validation = query_options.field_validation(request.query, "patch")
     content_type = request.headers.get("content-type")
@@ -73,33 +73,33 @@ async def on_patch(backend: Backend, entry: ServedResource, call: ApiCall, reque
         outcome = await apply(backend, entry, call, request.body, force=force, validation=validation)
     else:
         outcome = await patch(backend, entry, call, content_type, request.body, validation=validation)
-    return await responses.write_response(outcome, wanted, query_options.include_object(request.query))
+    return await responses.write_response(outcome, format, query_options.include_object(request.query))
 
 
 async def on_get(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    wanted = _negotiate_format(entry, request)
+    format = _negotiate_format(entry, request)
     found = await get(backend, entry, call, version=request.query.get("resourceVersion"))
-    return await responses.record_response(entry, found, wanted, query_options.include_object(request.query))
+    return await responses.record_response(entry, found, format, query_options.include_object(request.query))
 
 
 async def on_list(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    wanted = _negotiate_format(entry, request, lists=True)
-    asked = query_options.list_options_of(request.query, entry.facts)
-    found = await list_records(backend, entry, call, asked)
-    return await responses.list_response(entry, found, wanted, query_options.include_object(request.query))
+    format = _negotiate_format(entry, request, lists=True)
+    options = query_options.list_options_of(request.query, entry.kind)
+    found = await list_records(backend, entry, call, options)
+    return await responses.list_response(entry, found, format, query_options.include_object(request.query))
 
 
 async def on_delete(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    wanted = _negotiate_format(entry, request)
-    how = query_options.delete_options_of(request)
-    dry = call.dry_run or bool(how.dry_run)
-    outcome = await delete(backend, entry, structs.replace(call, dry_run=dry), how)
-    if outcome.gone and not entry.facts.answers_deleted:
+    format = _negotiate_format(entry, request)
+    delete_options = query_options.delete_options_of(request)
+    dry = call.dry_run or bool(delete_options.dry_run)
+    outcome = await delete(backend, entry, structs.replace(call, dry_run=dry), delete_options)
+    if outcome.gone and not entry.kind.returns_deleted:
         meta = entry.access.metadata(outcome.obj)
         details = {"name": meta.name, "group": entry.kind.group, "kind": entry.kind.plural, "uid": meta.uid}
         return responses.success_response(200, {k: v for k, v in details.items() if v})
-    answer = await responses.write_response(outcome, wanted)
-    if not outcome.gone and how.orphan_dependents is False:
+    answer = await responses.write_response(outcome, format)
+    if not outcome.gone and delete_options.orphan_dependents is False:
         answer.status = 202
     return answer
 
@@ -107,28 +107,28 @@ async def on_delete(backend: Backend, entry: ServedResource, call: ApiCall, requ
 async def on_delete_collection(
     backend: Backend, entry: ServedResource, call: ApiCall, request: Request
 ) -> Response:
-    wanted = _negotiate_format(entry, request, lists=True)
-    how = query_options.delete_options_of(request)
-    call = structs.replace(call, dry_run=call.dry_run or bool(how.dry_run))
-    asked = query_options.list_options_of(request.query, entry.facts)
+    format = _negotiate_format(entry, request, lists=True)
+    delete_options = query_options.delete_options_of(request)
+    call = structs.replace(call, dry_run=call.dry_run or bool(delete_options.dry_run))
+    options = query_options.list_options_of(request.query, entry.kind)
     return await responses.list_response(
-        entry, await delete_collection(backend, entry, call, asked, how), wanted
+        entry, await delete_collection(backend, entry, call, options, delete_options), format
     )
 
 
 async def on_watch(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    wanted = _negotiate_format(entry, request)
-    asked = query_options.watch_options_of(request.query, entry.facts)
-    lines = responses.WatchLines(entry, wanted, query_options.include_object(request.query))
-    pushed = _PushWriter(lines, asked.selection)
-    stream = _stream(backend, entry, call, asked, pushed)
+    format = _negotiate_format(entry, request)
+    options = query_options.watch_options_of(request.query, entry.kind)
+    lines = responses.WatchLines(entry, format, query_options.include_object(request.query))
+    pushed = _PushWriter(lines, options.selection)
+    stream = _stream(backend, entry, call, options, pushed)
     return Response(
         status=200, headers=responses.HEADERS, body=stream, patience=UNREAD_TIMEOUT, direct=pushed.set_sink
     )
 
 
 class _PushWriter:
-    """A watcher whose events are written as they are published, as long as its client takes them."""
+    """Writes events to a watcher's connection when they are published, as long as its buffer has room."""
 
     def __init__(self, lines: responses.WatchLines, selection: Selection) -> None:
         self.lines = lines
@@ -145,7 +145,7 @@ class _PushWriter:
         assert self._sink is not None
         try:
             data = self.lines.encode_events(batch, self._selection)
-        except Exception:  # whoever publishes cannot help it; the stream meets the same, and tells
+        except Exception:  # the publisher must not fail; the stream gets the same batch and reports the error
             return False
         if data:
             self._sink.write(data)
@@ -153,11 +153,11 @@ class _PushWriter:
 
 
 async def _stream(
-    backend: Backend, entry: ServedResource, call: ApiCall, asked: WatchOptions, pushed: _PushWriter
+    backend: Backend, entry: ServedResource, call: ApiCall, options: WatchOptions, pushed: _PushWriter
 ) -> AsyncGenerator[bytes, None]:
-    """The status line is long gone when something goes wrong, so errors are told as the last event."""
+    """Send errors as the last event, because the status line is already sent."""
     try:
-        async with aclosing(watch(backend, entry, call, asked, pushed)) as batches:
+        async with aclosing(watch(backend, entry, call, options, pushed)) as batches:
             async for batch in batches:
                 yield pushed.lines.encode(batch)
     except APIError as error:
@@ -174,19 +174,13 @@ async def on_post(
     obj, warnings = await decode.decode_request(kind, request, validation)
     call.warnings.extend(warnings)
     await backend.admission.post(call, obj)
-    made = await post.act(backend, entry, call, obj)
-    if made is None:
+    result = await post.act(backend, entry, call, obj)
+    if result is None:
         return responses.success_response(201)
-    return await responses.object_response(_negotiate_format(entry, request), 201, codec.encode(made))
+    return await responses.object_response(_negotiate_format(entry, request), 201, codec.encode(result))
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "create": on_create,
-    "get": on_get,
-    "list": on_list,
-    "watch": on_watch,
-    "update": on_update,
-    "patch": on_patch,
-    "delete": on_delete,
-    "deletecollection": on_delete_collection,
-}
+    "create": on_create, "get": on_get, "list": on_list, "watch": on_watch, "update": on_update,
+    "patch": on_patch, "delete": on_delete, "deletecollection": on_delete_collection,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Health, version, metrics, keys: what monitoring and clients ask before anything else. And the trace."""
+"""Health checks, version, metrics, OpenID keys, and the debug trace."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import msgspec
 
 from volplane.api.errors import NotFound
 from volplane.apiserver import cpu_offload
-from volplane.base import metrics, trace
+from volplane.base import metrics
+from volplane.base.trace import Trace
 from volplane.store import Store, StoreError
 from volplane.web import Request, Response
 
 log = logging.getLogger(__name__)
 
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # GOARCH
 VERSION = {
     "major": "1",
     "minor": "35",
@@ -36,8 +37,8 @@ VERSION = {
 _TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
 _JSON = [("Content-Type", "application/json"), ("Cache-Control", "no-cache, private")]
 _HEALTH = ("healthz", "livez", "readyz")
-# By the names that monitoring asks for. etcd is the store, whatever it is: a server whose store is away must
-# get no requests, but a restart would not bring the store back, so that /livez does not ask it.
+# Upstream's check names; "etcd" stands for any store. A server without its store must get no requests, but a
+# restart would not help, so /livez does not check the store.
 STORE, START, SHUTDOWN = "etcd", "poststarthook/rbac/bootstrap-roles", "shutdown"
 CHECKS = {
     "healthz": ("ping", "log", STORE, START),
@@ -47,15 +48,15 @@ CHECKS = {
 
 
 class ServerHealth:
-    """What a server knows of its own state, and the store's whenever somebody asks."""
+    """The state of the server; the store is checked on each request."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.started = self.closing = False
-        self._logged = ""  # why the store failed when it was last asked
+        self._logged = ""  # the store's last error, to log changes only
 
     async def failures(self, names: Sequence[str]) -> dict[str, str]:
-        """The checks of these names that fail, with the reasons."""
+        """Return the failing checks among these, with their reasons."""
         found = {}
         if STORE in names and (why := await self._store_failure()):
             found[STORE] = why
@@ -72,7 +73,9 @@ class ServerHealth:
         except StoreError as error:
             why = str(error)
         if why != self._logged:
-            log.warning("not ready: the store fails: %s", why) if why else log.info("the store answers again")
+            log.warning("not ready: store check failed: %s", why) if why else log.info(
+                "store check passes again"
+            )
             self._logged = why
         return why
 
@@ -82,7 +85,7 @@ def is_health_path(path: str) -> bool:
 
 
 async def health_response(request: Request, state: ServerHealth) -> Response:
-    """`/readyz` asks the store; `?verbose` names what was checked; `/readyz/etcd` is one check alone."""
+    """Serve health checks: `?verbose` lists all checks, `/readyz/etcd` runs a single one."""
     top, _, one = request.path.strip("/").partition("/")
     checks = CHECKS[top]
     if one:
@@ -103,7 +106,7 @@ def _verbose_report(top: str, checks: Sequence[str], left_out: Set[str], failed:
     for check in checks:
         if check in left_out:
             lines.append(f"[+]{check} excluded: ok")
-        else:  # anybody may ask, but not everybody needs to know where the store is: the log says why
+        else:  # anonymous users may ask, so the reason is only logged
             lines.append(f"[-]{check} failed: reason withheld" if check in failed else f"[+]{check} ok")
     if unknown := sorted(left_out - set(checks)):
         quoted = ", ".join(f'"{name}"' for name in unknown)
@@ -113,21 +116,21 @@ def _verbose_report(top: str, checks: Sequence[str], left_out: Set[str], failed:
 
 
 def cacheable_json_response(document: Mapping[str, Any], media_type: str) -> Response:
-    """What those who check tokens by themselves need; they may keep it for an hour."""
+    """Return a JSON document for token verifiers, which may cache it for an hour."""
     headers = [("Content-Type", media_type), ("Cache-Control", "public, max-age=3600")]
     return Response(status=200, headers=headers, body=msgspec.json.encode(document))
 
 
 async def metrics_response() -> Response:
-    """All metrics; with a label for each verb and resource it takes 50 ms to write them down."""
+    """Return all metrics. Rendering takes up to 50 ms, so it runs in the worker thread."""
     text = await cpu_offload.run(cpu_offload.LARGE + 1, [], metrics.render)
     return Response(status=200, headers=[("Content-Type", metrics.CONTENT_TYPE)], body=text)
 
 
-def trace_response(request: Request) -> Response:
-    """`/debug/trace?subject=pvc/default/data&since=<monotonic ns>`: the newest steps of this process.
+def trace_response(trace: Trace, request: Request) -> Response:
+    """`/debug/trace?subject=pvc/default/data&since=<monotonic ns>`: the newest trace spans of this cluster.
 
-    For the benchmark and for whoever looks for lost time; not part of any API. Only `system:masters` may.
+    For benchmarks and performance analysis; not part of any API. Only for `system:masters`.
     """
     since = request.query.get("since")
     after = int(since) if since.isdecimal() and len(since) < 20 else 0

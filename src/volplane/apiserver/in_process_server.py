@@ -1,6 +1,6 @@
-"""The API server without a wire: all verbs over a store, called in process.
+"""The API server without HTTP: all verbs over a store, called in process.
 
-This is the whole server for tests and simulations on a virtual clock; `server.Server` adds HTTPS to it.
+Tests and simulations on a virtual clock use it directly; `server.RunningApiServer` adds HTTPS.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from volplane.api import kinds
 from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.core import Namespace, PersistentVolume, Pod
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
@@ -32,58 +33,63 @@ from volplane.apiserver.event_ttl_and_compaction import expire_events_and_compac
 from volplane.apiserver.in_process_transport import InProcessTransport
 from volplane.apiserver.podsecurity import PodSecurity
 from volplane.apiserver.registry import Registry
-from volplane.apiserver.served import SERVED
 from volplane.apiserver.strategies.namespaces import NamespaceStrategy
 from volplane.apiserver.strategy import RequestUser
+from volplane.base import memory
+from volplane.base.tasks import TaskSet
 from volplane.store import Store
 
 
 class InProcessServer:
     def __init__(self, store: Store, issuer: TokenIssuer | None = None) -> None:
-        self.backend = Backend(store, Registry(SERVED, strategies.of), issuer or TokenIssuer())
+        self.backend = Backend(store, Registry(kinds.ALL, strategies.of), issuer or TokenIssuer())
         self.rbac = Rbac()
         graph = NodeGraph()
-        self.authority = AuthorizerChain([SystemMasters(), NodeAuthorizer(graph), self.rbac])
-        self.backend.admission.judges = [
-            NodeRestriction(self.backend, self.authority),
-            EscalationCheck(self.backend, self.rbac, self.authority),
-            SignerAuthorization(self.authority),
+        self.authorizer = AuthorizerChain([SystemMasters(), NodeAuthorizer(graph), self.rbac])
+        self.backend.admission.plugins = [
+            NodeRestriction(self.backend, self.authorizer),
+            EscalationCheck(self.backend, self.rbac, self.authorizer),
+            SignerAuthorization(self.authorizer),
+            PodSecurity(),
         ]
-        self.backend.admission.validators = [PodSecurity()]
-        self._following = StoreIndexer(self.backend)
-        self._following.add_index(graph, Pod, PersistentVolume, VolumeAttachment)
-        self._following.add_index(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)
-        self._keeper = CRDRegistrar(self.backend)
-        self._following.add_index(self._keeper, CustomResourceDefinition)
+        self._indexer = StoreIndexer(self.backend)
+        self._indexer.add_index(graph, Pod, PersistentVolume, VolumeAttachment)
+        self._indexer.add_index(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)
+        self._registrar = CRDRegistrar(self.backend)
+        self._indexer.add_index(self._registrar, CustomResourceDefinition)
         definitions = self.backend.registry.of(CustomResourceDefinition)
-        definitions.wait_applied = partial(self._following.wait_for_revision, CustomResourceDefinition)
-        self._emptying = NamespaceCleanup(self.backend)
+        definitions.wait_applied = partial(self._indexer.wait_for_revision, CustomResourceDefinition)
+        self._namespace_cleanup = NamespaceCleanup(self.backend)
         namespaces = self.backend.namespaces.strategy
         assert isinstance(namespaces, NamespaceStrategy)
-        namespaces.has_other_objects = self._emptying.has_custom_objects
-        self._following.add_index(self._emptying, Namespace)
+        namespaces.has_other_objects = self._namespace_cleanup.has_custom_objects
+        self._indexer.add_index(self._namespace_cleanup, Namespace)
         self._aggregation = RoleAggregation(self.backend, self.rbac.cluster_roles)
-        self._following.add_index(self._aggregation, ClusterRole)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._indexer.add_index(self._aggregation, ClusterRole)
+        self._tasks = TaskSet()
 
     def in_process_transport(self, user: RequestUser = ADMIN) -> InProcessTransport:
-        """The server as an in-process transport, for one user."""
-        return InProcessTransport(self.backend, user, self.authority)
+        """Return an in-process transport for one user."""
+        return InProcessTransport(self.backend, user, self.authorizer)
 
     async def start(self) -> InProcessServer:
         await bootstrap(self.backend)
-        await self._following.start()
-        self._tasks = [
-            asyncio.create_task(expire_events_and_compact(self.backend), name="apiserver housekeeping"),
-            asyncio.create_task(self._aggregation.run(), name="roles made of others"),
-        ]
+        await self._indexer.start()
+        self._tasks.start(expire_events_and_compact(self.backend), "event expiry and compaction")
+        self._tasks.start(self._aggregation.run(), "role aggregation")
+        self._tasks.start(self._expire_watch_caches(), "watch cache expiry")
         return self
 
+    async def _expire_watch_caches(self) -> None:
+        """Release memory: drop cached events and objects that were not read for a while."""
+        while True:
+            await asyncio.sleep(memory.EVERY)
+            for entry in self.backend.registry:
+                entry.watch_cache.forget()
+
     async def close(self) -> None:
-        """Ends what was started; the store belongs to the caller."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._following.close()
-        await self._keeper.close()
-        await self._emptying.close()
+        """Stop all tasks. The caller owns the store."""
+        await self._tasks.close()
+        await self._indexer.close()
+        await self._registrar.close()
+        await self._namespace_cleanup.close()

@@ -1,7 +1,7 @@
-"""The API server called in process: the same verbs, Structs in and shared Structs out, no bytes between.
+"""The in-process transport: calls the same verbs as HTTP, with Structs instead of bytes.
 
-One `Local` carries one user, and asks the same authorizers as HTTP does. Objects that it hands out are
-shared by everybody in the process: nobody changes them (they are frozen).
+One transport acts for one user and is authorized like HTTP requests. The objects it returns are shared by the
+whole process; they are frozen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, Resource
 from volplane.apiserver import subresources
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.authorization_attributes import selected_name
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.canonical_quantities import canonicalize_quantities
@@ -46,13 +46,13 @@ T = TypeVar("T", bound=Resource)
 
 
 class InProcessTransport:
-    """`client.Transport` without a wire."""
+    """A `client.Transport` that calls the API server in the same process."""
 
-    def __init__(self, backend: Backend, user: RequestUser, authority: AuthorizerChain) -> None:
+    def __init__(self, backend: Backend, user: RequestUser, authorizer: AuthorizerChain) -> None:
         self._backend = backend
         self._user = user
-        self._authority = authority
-        self._manager = user.name.rpartition(":")[2]  # of fields it changes in objects that are tracked
+        self._authorizer = authorizer
+        self._manager = user.name.rpartition(":")[2]  # the field manager of its updates to tracked objects
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         entry, call = self._call("get", type, namespace, name)
@@ -71,7 +71,7 @@ class InProcessTransport:
         revision: str = "",
     ) -> ListPage[T]:
         entry, call = self._call("list", type, namespace, fields=fields)
-        asked = ListOptions(select(entry.facts, labels, fields), limit, token, revision)
+        asked = ListOptions(select(entry.kind, labels, fields), limit, token, revision)
         with AS_API_ERRORS:
             listed = await list_records(self._backend, entry, call, asked)
         items = [_to_client_type(type, entry.watch_cache.object(r)) for r in listed.records]
@@ -90,7 +90,7 @@ class InProcessTransport:
             "create", of or type(obj), namespace or obj.metadata.namespace, name, subresource
         )
         if isinstance(obj, SubjectAccessReview):
-            return _to_client_type(type(obj), review_access(self._authority, call, obj))
+            return _to_client_type(type(obj), review_access(self._authorizer, call, obj))
         with AS_API_ERRORS:
             if not subresource:
                 return _to_client_type(
@@ -161,7 +161,7 @@ class InProcessTransport:
     ) -> WatchContext[T]:
         entry, call = self._call("watch", type, namespace, fields=fields)
         asked = watching.WatchOptions(
-            selection=select(entry.facts, labels, fields),
+            selection=select(entry.kind, labels, fields),
             version=str(revision or ""),
             bookmarks=True,
             seconds=seconds,
@@ -169,13 +169,13 @@ class InProcessTransport:
         return _changes(type, watching.watch(self._backend, entry, call, asked))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     def allows(self, verb: str, type: type[Resource], namespace: str = "", fields: str = "") -> bool:
-        """Whether the user may do that to objects of a kind, which need not be served yet."""
+        """Return whether the user may use the verb on a kind, even if the kind is not served yet."""
         kind = kinds.of(type)
         where = namespace if kind.namespaced else ""
-        return self._authority.allows(self._user, _attributes(verb, kind, where, "", "", fields))
+        return self._authorizer.allows(self._user, _attributes(verb, kind, where, "", "", fields))
 
     def _call(
         self,
@@ -189,8 +189,8 @@ class InProcessTransport:
     ) -> tuple[ServedResource, ApiCall]:
         entry = self._backend.registry.of(type)
         where = namespace if entry.kind.namespaced else ""
-        act = _attributes(verb, entry.kind, where, name, subresource, fields)
-        self._authority.require(self._user, act)
+        attrs = _attributes(verb, entry.kind, where, name, subresource, fields)
+        self._authorizer.require(self._user, attrs)
         call = ApiCall(
             verb,
             entry.kind,
@@ -201,23 +201,21 @@ class InProcessTransport:
             name,
             subresource,
             manager=manager,
-            check_access=partial(self._require_verb, act),
+            check_access=partial(self._require_verb, attrs),
         )
         return entry, call
 
-    def _require_verb(self, act: AuthorizationAttributes, verb: str) -> None:
-        self._authority.require(self._user, structs.replace(act, verb=verb))
+    def _require_verb(self, attrs: Attributes, verb: str) -> None:
+        self._authorizer.require(self._user, structs.replace(attrs, verb=verb))
 
 
 def _attributes(
     verb: str, kind: Kind, namespace: str, name: str, subresource: str, fields: str
-) -> AuthorizationAttributes:
+) -> Attributes:
     if kind.resource == "namespaces":
         namespace = name
     named = name or (selected_name(fields) if fields else "")
-    return AuthorizationAttributes(
-        verb, kind.group, kind.plural, namespace, named, subresource, fields=fields
-    )
+    return Attributes(verb, kind.group, kind.plural, namespace, named, subresource, fields=fields)
 
 
 @asynccontextmanager
@@ -228,7 +226,7 @@ async def _changes(
     async def decode_batches() -> AsyncGenerator[Sequence[ObjectChange[Any]], None]:
         try:
             async for batch in batches:
-                yield [_change(type, told) for told in batch]
+                yield [_change(type, item) for item in batch]
         except StoreError as error:
             raise to_api_error(error) from error
 
@@ -236,13 +234,13 @@ async def _changes(
         yield changes
 
 
-def _change(of: type[T], told: watching.WatchItem) -> ObjectChange[Any]:
-    obj = _to_client_type(of, told.event.object(told.type)) if told.event else None
-    return ObjectChange(ChangeType(told.type), obj, told.revision)
+def _change(of: type[T], item: watching.WatchItem) -> ObjectChange[Any]:
+    obj = _to_client_type(of, item.event.object(item.type)) if item.event else None
+    return ObjectChange(ChangeType(item.type), obj, item.revision)
 
 
 def _to_client_type(of: type[T], obj: Any) -> T:
-    """A custom resource is plain data here, and a Struct to the client that has a type for it."""
+    """Convert the plain data of a custom resource to the client's Struct."""
     typed: T = codec.convert(of, obj) if isinstance(obj, dict) else obj
     return typed
 
@@ -250,5 +248,5 @@ def _to_client_type(of: type[T], obj: Any) -> T:
 def _to_server_form(entry: ServedResource, obj: Resource) -> Any:
     if entry.kind.type is not None:
         return canonicalize_quantities(obj)
-    plain: dict[str, Any] = msgspec.json.decode(codec.encode(obj))  # lists as JSON has them, not tuples
+    plain: dict[str, Any] = msgspec.json.decode(codec.encode(obj))  # plain JSON data: lists, not tuples
     return plain

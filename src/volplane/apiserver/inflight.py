@@ -1,7 +1,7 @@
-"""How much of one user is under way at a time: who asks for too much comes back, others do not wait.
+"""Limit the requests that one user has in flight; excess requests get 429 and do not delay other users.
 
-Reads are answered from memory as they come, so what counts are writes that wait for their commit and reads
-that wait for a revision. `system:masters` are exempt: whoever is called to help must get through.
+Most reads are answered from memory at once. The limit matters for writes that wait for their commit and reads
+that wait for a revision. `system:masters` is exempt, so that administrators can always intervene.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class InflightLimiter:
         self._busy: dict[str, int] = {}
 
     def enter(self, user: RequestUser) -> None:
-        """Raises TooManyRequests; else `leave` must follow."""
+        """Raise TooManyRequests, or count the request; then `leave` must follow."""
         count = self._busy.get(user.name, 0)
         if 0 < self.limit <= count and MASTERS not in user.groups:
             raise TooManyRequests(MESSAGE, details={"retryAfterSeconds": RETRY_AFTER})

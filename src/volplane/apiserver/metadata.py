@@ -1,14 +1,13 @@
-"""Object metadata: what the server writes into it, what it keeps from the stored object, what it refuses.
+"""Object metadata: what the server sets, what an update keeps from the stored object, and validation.
 
-The same for every kind. The subtle thing: on update everything that only the server may change is taken
-from the stored object before validation, so a client that sends it back changed or empty is not refused but
-ignored.
+The same for every kind. On update, fields that only the server may change are taken from the stored object
+before validation, so a client that sends them changed or empty is not refused.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
@@ -35,7 +34,7 @@ _LABEL_VALUE = (
 
 
 def initial_metadata(call: ApiCall, meta: ObjectMeta, *, generation: int) -> ObjectMeta:
-    """The metadata of a new object."""
+    """Return the metadata of a new object."""
     return structs.replace(
         meta,
         namespace=call.namespace,
@@ -50,7 +49,7 @@ def initial_metadata(call: ApiCall, meta: ObjectMeta, *, generation: int) -> Obj
 
 
 def keep_server_fields(old: ObjectMeta, new: ObjectMeta) -> ObjectMeta:
-    """What an update may not touch stays as stored."""
+    """Take the fields that an update may not change from the stored object."""
     return structs.replace(
         new,
         name=old.name,
@@ -73,117 +72,103 @@ def validate(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
         *_labels(meta),
         *_annotations(meta),
         *_owners(meta.owner_references),
-        *_finalizers(meta.finalizers, qualified=strategy.facts.qualified_finalizers),
+        *_finalizers(meta.finalizers, qualified=strategy.kind.qualified_finalizers),
     ]
 
 
-def validate_embedded(meta: ObjectMeta) -> list[Cause]:
-    """Metadata of an object inside another one: any name that can stand in a path, no namespace asked for."""
-    causes = [
-        invalid("metadata.name", meta.name, text)
-        for text in name_validation.path_segment_problems(meta.name, False)
-    ]
-    causes += [
-        invalid("metadata.generateName", meta.generate_name, text)
-        for text in name_validation.path_segment_problems(meta.generate_name, True)
-    ]
-    causes += [*_labels(meta), *_annotations(meta), *_owners(meta.owner_references)]
-    return causes + _finalizers(meta.finalizers, qualified=False)
+def validate_embedded(meta: ObjectMeta) -> Iterator[Cause]:
+    """Validate the metadata of an embedded resource: any name that is a path segment, namespace optional."""
+    for text in name_validation.path_segment_problems(meta.name, False):
+        yield invalid("metadata.name", meta.name, text)
+    for text in name_validation.path_segment_problems(meta.generate_name, True):
+        yield invalid("metadata.generateName", meta.generate_name, text)
+    yield from [*_labels(meta), *_annotations(meta), *_owners(meta.owner_references)]
+    yield from _finalizers(meta.finalizers, qualified=False)
 
 
-def validate_change(strategy: AnyStrategy, old: ObjectMeta, new: ObjectMeta) -> list[Cause]:
-    causes: list[Cause] = []
+def validate_change(strategy: AnyStrategy, old: ObjectMeta, new: ObjectMeta) -> Iterator[Cause]:
     if new.labels is not old.labels and new.labels != old.labels:
-        causes += _labels(new)
+        yield from _labels(new)
     if new.annotations is not old.annotations and new.annotations != old.annotations:
-        causes += _annotations(new)
+        yield from _annotations(new)
     if new.owner_references != old.owner_references:
-        causes += _owners(new.owner_references)
+        yield from _owners(new.owner_references)
     if new.finalizers != old.finalizers:
-        causes += _finalizers(new.finalizers, qualified=strategy.facts.qualified_finalizers)
-        causes += _late_finalizers(old, new)
-    return causes
+        yield from _finalizers(new.finalizers, qualified=strategy.kind.qualified_finalizers)
+        yield from _late_finalizers(old, new)
 
 
-def _names(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
-    causes = []
+def _names(strategy: AnyStrategy, meta: ObjectMeta) -> Iterator[Cause]:
     if meta.generate_name:
         wrong = strategy.validate_name(meta.generate_name, prefix=True)
-        causes += [invalid("metadata.generateName", meta.generate_name, text) for text in wrong]
+        yield from [invalid("metadata.generateName", meta.generate_name, text) for text in wrong]
     if meta.name:
-        causes += [invalid("metadata.name", meta.name, text) for text in strategy.validate_name(meta.name)]
+        yield from [invalid("metadata.name", meta.name, text) for text in strategy.validate_name(meta.name)]
     else:
-        causes.append(required_value("metadata.name", "name or generateName is required"))
+        yield required_value("metadata.name", "name or generateName is required")
     if strategy.kind.namespaced and not meta.namespace:
-        causes.append(required_value("metadata.namespace"))
-    return causes
+        yield required_value("metadata.namespace")
 
 
-def _labels(meta: ObjectMeta) -> list[Cause]:
-    causes = []
+def _labels(meta: ObjectMeta) -> Iterator[Cause]:
     for key, value in meta.labels.items():
         if not names.is_qualified(key):
-            causes.append(invalid("metadata.labels", key, _QUALIFIED))
+            yield invalid("metadata.labels", key, _QUALIFIED)
         if len(value) > 63:
-            causes.append(invalid("metadata.labels", value, "must be no more than 63 characters"))
+            yield invalid("metadata.labels", value, "must be no more than 63 characters")
         elif not names.is_label_value(value):
-            causes.append(invalid("metadata.labels", value, _LABEL_VALUE))
-    return causes
+            yield invalid("metadata.labels", value, _LABEL_VALUE)
 
 
 def _annotations(meta: ObjectMeta) -> list[Cause]:
-    notes = meta.annotations
-    if not notes:
+    annotations = meta.annotations
+    if not annotations:
         return []
     causes = [
         invalid("metadata.annotations", key, _QUALIFIED)
-        for key in notes
+        for key in annotations
         if not names.is_qualified(key.lower())
     ]
-    if 4 * (sum(map(len, notes)) + sum(map(len, notes.values()))) <= ANNOTATIONS_LIMIT:
-        return causes  # no character takes more than four bytes: nearly never has to be encoded to be counted
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in notes.items())
+    if 4 * (sum(map(len, annotations)) + sum(map(len, annotations.values()))) <= ANNOTATIONS_LIMIT:
+        return causes  # a character takes at most four bytes in UTF-8: short enough without encoding
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     return (
         [*causes, too_long("metadata.annotations", ANNOTATIONS_LIMIT)] if size > ANNOTATIONS_LIMIT else causes
     )
 
 
-def _owners(owners: Sequence[OwnerReference]) -> list[Cause]:
+def _owners(owners: Sequence[OwnerReference]) -> Iterator[Cause]:
     path = "metadata.ownerReferences"
-    causes = []
     for owner in owners:
         if not owner.api_version.rpartition("/")[2]:
-            causes.append(invalid(f"{path}.apiVersion", owner.api_version, "version must not be empty"))
+            yield invalid(f"{path}.apiVersion", owner.api_version, "version must not be empty")
         for word, value in (("kind", owner.kind), ("name", owner.name), ("uid", owner.uid)):
             if not value:
-                causes.append(invalid(f"{path}.{word}", value, "must not be empty"))
+                yield invalid(f"{path}.{word}", value, "must not be empty")
     controllers = [o.name for o in owners if o.controller]
     if len(controllers) > 1:
-        told = (
+        detail = (
             'Only one reference can have Controller set to true. Found "true" in references for '
             f"{controllers[0]} and {controllers[1]}"
         )
-        causes.append(invalid(path, [o.name for o in owners], told))
-    return causes
+        yield invalid(path, [o.name for o in owners], detail)
 
 
-def _finalizers(finalizers: Sequence[str], *, qualified: bool) -> list[Cause]:
+def _finalizers(finalizers: Sequence[str], *, qualified: bool) -> Iterator[Cause]:
     path = "metadata.finalizers"
-    causes = []
     for at, name in enumerate(finalizers):
         if not names.is_qualified(name):
-            causes.append(invalid(path, name, _QUALIFIED))
+            yield invalid(path, name, _QUALIFIED)
         elif qualified and not is_qualified_finalizer(name):
-            told = "name is neither a standard finalizer name nor is it fully qualified"
-            causes.append(invalid(f"{path}[{at}]", name, told))
+            detail = "name is neither a standard finalizer name nor is it fully qualified"
+            yield invalid(f"{path}[{at}]", name, detail)
     if ORPHAN in finalizers and FOREGROUND in finalizers:
-        told = f"finalizer {ORPHAN} and {FOREGROUND} cannot be both set"
-        causes.append(invalid(path, list(finalizers), told))
-    return causes
+        detail = f"finalizer {ORPHAN} and {FOREGROUND} cannot be both set"
+        yield invalid(path, list(finalizers), detail)
 
 
 def is_qualified_finalizer(name: str) -> bool:
-    """With a domain of its own, or one of the API's."""
+    """Return whether the finalizer has a domain or is a standard one."""
     return "/" in name or name in _STANDARD_FINALIZERS
 
 
@@ -192,8 +177,8 @@ def _late_finalizers(old: ObjectMeta, new: ObjectMeta) -> list[Cause]:
     if old.deletion_timestamp is None or not added:
         return []
     listed = ", ".join(f'"{name}"' for name in added)
-    told = (
+    detail = (
         "no new finalizers can be added if the object is being deleted, "
         f"found new finalizers []string{{{listed}}}"
     )
-    return [forbidden("metadata.finalizers", told)]
+    return [forbidden("metadata.finalizers", detail)]

@@ -1,7 +1,7 @@
-"""Which form of an answer a client wants: JSON, YAML, a table, or metadata only.
+"""Content negotiation: JSON, YAML, a table, or metadata only.
 
-Clauses of Accept are tried by quality, then by position, and the first that can be served wins. A client
-that asks for protobuf gets JSON: every client picks its decoder by the answer's Content-Type.
+The clauses of Accept are tried by quality, then by position; the first supported one wins. A client that asks
+for protobuf gets JSON: clients choose the decoder by the Content-Type of the response.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TABLE_VERSIONS = frozenset({"v1", "v1beta1"})
 class ResponseFormat(Struct, frozen=True):
     media: str = JSON
     transform: str = ""
-    version: str = "v1"  # of the meta.k8s.io group the transform is asked in
+    version: str = "v1"  # version of meta.k8s.io for the transform
 
 
 PLAIN_JSON = ResponseFormat()
@@ -29,15 +29,15 @@ PLAIN_JSON = ResponseFormat()
 
 @lru_cache(maxsize=256)
 def negotiate(accept: str, *, numbered: bool = True) -> ResponseFormat:
-    """`numbered`: the kind has protobuf numbers, so that a client who asks for protobuf knows it at all."""
+    """`numbered`: the kind has a protobuf form, so clients may ask for protobuf (custom kinds have none)."""
     if accept in ("", "*/*", JSON):
         return PLAIN_JSON
     for clause in _clauses(accept):
         if clause[0] == PROTOBUF and not numbered and "as" not in clause[1]:
             continue
-        wanted = _format_of(clause)
-        if wanted is not None:
-            return wanted
+        format = _format_of(clause)
+        if format is not None:
+            return format
     listed = ", ".join((JSON, YAML, PROTOBUF))
     raise NotAcceptable(f"only the following media types are accepted: {listed}")
 

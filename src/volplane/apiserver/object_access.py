@@ -1,13 +1,14 @@
-"""How the verbs take hold of an object: a frozen Struct for built-in kinds, plain data for custom resources.
+"""How the verbs read and change objects: frozen Structs for built-in kinds, dicts for custom resources.
 
-The verbs are written once over this; which of the two a kind uses is decided when it is registered. The
-stored form is the same JSON for both (no kind, no apiVersion, no resourceVersion), so bytes pass through
-without either.
+The stored form is the same JSON for both (without kind, apiVersion and resourceVersion), so reading and
+watching pass bytes through without decoding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, reduce
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -16,22 +17,23 @@ from msgspec import structs
 from volplane.api import codec
 from volplane.api.kinds import Kind
 from volplane.api.meta import ObjectMeta, Resource
+from volplane.api.object import Object, schema
 
 O = TypeVar("O")  # noqa: E741
 Plain = dict[str, Any]
 
-OPENING = b'{"metadata":{'  # what the stored form leaves out
+OPENING = b'{"metadata":{'  # the stored form starts after this
 
 
 class ObjectAccess(Protocol[O]):
-    attributes: Mapping[str, str]  # of the members at the top, by their names on the wire
+    attributes: Mapping[str, str]  # wire name → attribute, of the top-level fields
 
     def load(self, value: bytes, revision: int) -> O: ...
 
     def encode_stored(self, obj: O) -> bytes: ...
 
     def to_wire(self, value: bytes, revision: int) -> bytes:
-        """The stored bytes as a client reads them; revision 0: not stored (a dry run)."""
+        """The stored bytes as a client gets them; revision 0: not stored (a dry run)."""
         ...
 
     def metadata(self, obj: O) -> ObjectMeta: ...
@@ -43,11 +45,11 @@ class ObjectAccess(Protocol[O]):
     def with_status_of(self, obj: O, other: O) -> O: ...
 
     def only_status_of(self, new: O, old: O, *, metadata: bool) -> O:
-        """`old` with the status of `new` and who owns it, and its metadata where /status may write that."""
+        """`old` with the status and managedFields of `new`, and with its metadata if /status may write it."""
         ...
 
     def differs(self, old: O, new: O, *, except_for: Iterable[str]) -> bool:
-        """Do the two differ in any top-level field but these (wire names)?"""
+        """Do the two differ in a top-level field other than these (wire names)?"""
         ...
 
 
@@ -109,7 +111,7 @@ def _default(info: structs.FieldInfo) -> Any:
 
 
 class DictAccess:
-    """Custom resources: dicts. Their metadata is typed on the way, so pruned to what ObjectMeta knows."""
+    """Custom resources. Metadata is converted to ObjectMeta, which drops unknown fields."""
 
     attributes: Mapping[str, str] = {}
 
@@ -147,6 +149,37 @@ class DictAccess:
         left_out = {"apiVersion", "kind", *except_for}
         names = (old.keys() | new.keys()) - left_out
         return any(old.get(name) != new.get(name) for name in names)
+
+
+@cache
+def path_reader(type: type[Object] | None, path: str) -> Callable[[Any], Any]:
+    """Reads the value at a path of wire names (`spec.selector`), None if a part is absent. "": the object."""
+    if not path:
+        return lambda obj: obj
+    if type is None:
+        steps = path.split(".")
+        return lambda obj: reduce(_member, steps, obj)
+    get = attrgetter(".".join(_attributes(type, path.split("."))))
+
+    def read(obj: Any) -> Any:
+        try:
+            return get(obj)
+        except AttributeError:
+            return None
+
+    return read
+
+
+def _attributes(type: type[Object] | None, steps: list[str]) -> Iterator[str]:
+    for step in steps:
+        assert type is not None
+        field = schema(type)[step]
+        yield field.attribute
+        type = field.type
+
+
+def _member(obj: Any, name: str) -> Any:
+    return obj.get(name) if isinstance(obj, dict) else None
 
 
 def access_for(kind: Kind) -> Any:

@@ -1,7 +1,7 @@
-"""A URL path as the API reads it: group, version, resource, namespace, name, what is below.
+"""Parse a URL path: group, version, resource, namespace, name, subresource.
 
-The one ambiguity: `/api/v1/namespaces/x/status` is a namespace's subresource, `/api/v1/namespaces/x/pods` a
-collection in it. The namespace's own subresources are known by name.
+One ambiguity: `/api/v1/namespaces/x/status` is a subresource of a namespace, `/api/v1/namespaces/x/pods` a
+collection in it. The subresources of namespaces are known by name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class RequestTarget(Struct, frozen=True):
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    below: str = ""  # what follows the subresource, for proxies
+    below: str = ""  # the path after the subresource, for proxies
 
 
 def parse_path(path: str) -> RequestTarget | None:
-    """None for what is not a resource path (`/api`, `/apis/apps`, `/healthz`)."""
+    """Return None if it is not a resource path (`/api`, `/apis/apps`, `/healthz`)."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 2:
         group, version, rest = "", parts[1], parts[2:]
@@ -31,7 +31,7 @@ def parse_path(path: str) -> RequestTarget | None:
     else:
         return None
     if len(rest) >= 3 and rest[0] == "namespaces" and not (len(rest) == 3 and rest[2] in _OF_NAMESPACES):
-        # An empty namespace would be all of them: whoever deletes in it has forgotten to name it.
+        # An empty namespace would mean all namespaces, which is dangerous for a delete.
         return _target(group, version, rest[1], rest[2:]) if rest[1] else None
     return _target(group, version, "", rest)
 

@@ -1,4 +1,4 @@
-"""The query of a request as the verbs' options: what is malformed is refused, what is unknown ignored."""
+"""Parse the query parameters of a request into options; malformed values are refused."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from volplane.api.errors import (
     required_value,
     too_long,
 )
+from volplane.api.kind import Kind
 from volplane.api.meta import DeleteOptions
 from volplane.apiserver import decode
 from volplane.apiserver.apply.managed import MANAGER_LENGTH
-from volplane.apiserver.facts import Facts
 from volplane.apiserver.selectors import select
 from volplane.apiserver.verbs import list as listing
 from volplane.apiserver.verbs import watch as watching
@@ -27,7 +27,7 @@ _NO = ("false", "0")
 
 
 def boolean(query: Query, name: str) -> bool | None:
-    """None when it is not there. As upstream reads it, whatever is not plainly a no is a yes."""
+    """Return None if it is missing. As upstream, every value except "false" and "0" is true."""
     values = query.all(name)
     return values[0].lower() not in _NO if values else None
 
@@ -65,7 +65,7 @@ def field_validation(query: Query, verb: str) -> str:
 
 
 def manager(request: Request, verb: str) -> str:
-    """Who writes: the name a client gives itself, else what its User-Agent begins with."""
+    """Return the field manager: the fieldManager parameter, else the first part of the User-Agent."""
     named = request.query.get("fieldManager")
     if not named:
         agent = request.headers.get("user-agent").partition("/")[0]
@@ -87,7 +87,7 @@ def _manager_causes(name: str) -> list[Cause]:
 
 
 def force(query: Query, *, applies: bool) -> bool:
-    """May an apply take fields from others? No other patch has to do with that."""
+    """Return whether an apply may take over fields. Raise Invalid if another patch type sets `force`."""
     given = boolean(query, "force")
     causes = []
     if applies and not query.get("fieldManager"):
@@ -99,13 +99,13 @@ def force(query: Query, *, applies: bool) -> bool:
     return given or False
 
 
-def list_options_of(query: Query, facts: Facts) -> listing.ListOptions:
+def list_options_of(query: Query, kind: Kind) -> listing.ListOptions:
     if boolean(query, "sendInitialEvents") is not None:
         cause = forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
         raise Invalid.of("ListOptions", "", [cause], group="meta.k8s.io")
     limit = integer(query, "limit") or 0
     return listing.ListOptions(
-        selection=select(facts, query.get("labelSelector"), query.get("fieldSelector")),
+        selection=select(kind, query.get("labelSelector"), query.get("fieldSelector")),
         limit=max(limit, 0),
         token=query.get("continue"),
         version=query.get("resourceVersion"),
@@ -113,9 +113,9 @@ def list_options_of(query: Query, facts: Facts) -> listing.ListOptions:
     )
 
 
-def watch_options_of(query: Query, facts: Facts) -> watching.WatchOptions:
+def watch_options_of(query: Query, kind: Kind) -> watching.WatchOptions:
     asked = watching.WatchOptions(
-        selection=select(facts, query.get("labelSelector"), query.get("fieldSelector")),
+        selection=select(kind, query.get("labelSelector"), query.get("fieldSelector")),
         version=query.get("resourceVersion"),
         match=query.get("resourceVersionMatch"),
         initial=boolean(query, "sendInitialEvents"),
@@ -129,15 +129,15 @@ def watch_options_of(query: Query, facts: Facts) -> watching.WatchOptions:
 def include_object(query: Query) -> str:
     value = query.get("includeObject")
     if value not in ("", "None", "Metadata", "Object"):
-        told = "must be 'Metadata', 'Object', 'None', or empty"
+        detail = "must be 'Metadata', 'Object', 'None', or empty"
         raise BadRequest(
-            f'Unable to convert to Table as requested: includeObject: Invalid value: "{value}": {told}'
+            f'Unable to convert to Table as requested: includeObject: Invalid value: "{value}": {detail}'
         )
     return value
 
 
 def delete_options_of(request: Request) -> DeleteOptions:
-    """From the body, or from the query when there is none."""
+    """Read DeleteOptions from the body, or from the query if there is no body."""
     if request.body:
         options = decode.decode_options(DeleteOptions, request.body, request.headers.get("content-type"))
         assert isinstance(options, DeleteOptions)

@@ -1,7 +1,7 @@
-"""The kinds that are served, looked up at run time: custom resources come and go while the server runs.
+"""The served kinds: custom resources are added and removed while the server runs.
 
-An entry binds a kind to its strategy, its shape and its place in the store. `version` counts changes, so
-that discovery and OpenAPI know when what they have rendered is out of date.
+A `ServedResource` combines a kind with its strategy, its watch cache and its prefix in the store. `version`
+counts changes, so that discovery and OpenAPI know when to render again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from volplane.apiserver.strategy import AnyStrategy
 from volplane.apiserver.watch_cache import WatchCache
 
 StrategyFactory = Callable[[Kind], AnyStrategy]
-WaitApplied = Callable[[int], Awaitable[None]]  # returns when this server acts by what was written
+WaitApplied = Callable[[int], Awaitable[None]]  # returns when this server has applied what was written
 
 
 class ServedResource:
@@ -30,27 +30,25 @@ class ServedResource:
     def __init__(self, kind: Kind, strategy: AnyStrategy) -> None:
         self.kind = kind
         self.strategy = strategy
-        self.facts = strategy.facts
         self.access: ObjectAccess[Any] = strategy.access
         self.resource = kind.resource
-        self.prefix = f"/registry/{strategy.storage_resource or kind.resource}/"
+        self.prefix = f"/registry/{kind.stored_as or kind.resource}/"
         self.selector_reader = strategy.selector_reader()
         self.watch_cache = WatchCache(self.access, self.selector_reader)
         self.list_prefix = (
             f'{{"kind":"{kind.list_kind}","apiVersion":"{kind.api_version}","metadata":'.encode()
         )
         self._retired = False
-        self.watch_wakers: set[Callable[[], None]] = set()  # wakes a watch, so that it looks around
+        self.watch_wakers: set[Callable[[], None]] = set()  # each wakes a watch, which then notices the end
         self.wait_applied: WaitApplied | None = None
 
     @cached_property
     def ownership(self) -> Ownership:
-        """How fields of this kind are owned; worked out when the first object is tracked."""
-        facts = self.facts
+        """How fields of this kind are owned; computed when the first object is tracked."""
         return ownership_of(
             self.kind,
-            status=facts.status,
-            status_metadata=facts.status_metadata,
+            status=self.kind.has_status,
+            status_metadata=self.kind.status_metadata,
             schema=self.strategy.schema,
         )
 
@@ -58,17 +56,17 @@ class ServedResource:
         return self._retired
 
     def retire(self) -> None:
-        """It is no longer served, or not like this: whoever watches must begin anew."""
+        """The kind is removed or replaced: watches end, and clients must watch again."""
         self._retired = True
         for wake in tuple(self.watch_wakers):
             wake()
 
     def namespace_prefix(self, namespace: str) -> str:
-        """The keys of one namespace, or of all."""
+        """The prefix of the keys of one namespace, or of all."""
         return f"{self.prefix}{namespace}/" if namespace else self.prefix
 
     def selection_prefix(self, namespace: str, selection: Selection) -> str:
-        """The shortest prefix that holds a selection: one that names its object needs no other."""
+        """The longest prefix that covers a selection: the key itself if it names one object."""
         name = selection.name
         if name and (namespace or not self.kind.namespaced):
             return self.key(namespace, name)
@@ -81,6 +79,7 @@ class ServedResource:
 class Registry:
     def __init__(self, served: Iterable[Kind], strategy_of: StrategyFactory) -> None:
         self.version = 0
+        self.rendered: dict[str, Any] = {}  # OpenAPI documents of some `version`
         self._strategy_of = strategy_of
         self._paths: dict[tuple[str, str, str], ServedResource] = {}
         self._types: dict[type[Resource], ServedResource] = {}
@@ -88,7 +87,7 @@ class Registry:
             self.add(kind)
 
     def add(self, kind: Kind, strategy: AnyStrategy | None = None) -> ServedResource:
-        """One that was served at this place before is replaced."""
+        """Serve a kind; replaces one with the same path."""
         entry = ServedResource(kind, strategy or self._strategy_of(kind))
         if (before := self.find(kind.group, kind.version, kind.plural)) is not None:
             before.retire()
@@ -108,7 +107,7 @@ class Registry:
         return self._paths.get((group, version, plural))
 
     def of(self, type: type[Resource]) -> ServedResource:
-        """The entry of a kind, if it is served; one that clients have a type for may be a custom one here."""
+        """The resource of a type. Raises NotFound if it is not served; it may be a custom resource here."""
         entry = self._types.get(type)
         if entry is None:
             kind = kinds.of(type)

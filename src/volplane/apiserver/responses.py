@@ -1,7 +1,7 @@
-"""Answers on the wire: objects, lists, tables, watch lines and Status, from what the verbs return.
+"""Encode what the verbs return as HTTP responses: objects, lists, tables, watch lines and Status.
 
-The common case is bytes from the store in one concatenation. The Content-Type of JSON has no charset: some
-clients compare the whole string.
+The common case concatenates stored bytes. The Content-Type of JSON has no charset, because some clients
+compare the whole string.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from volplane.web import Response
 HEADERS = [("Content-Type", JSON), ("Cache-Control", "no-cache, private")]
 INITIAL_END = "k8s.io/initial-events-end"
 
-YAML_COST_FACTOR = 8  # times what the rest of a request of the same size takes
-AT_ONCE, ROWS_AT_ONCE = 1000, 50  # items of a list that are made in one turn of the loop
+YAML_COST_FACTOR = 8  # YAML takes this many times longer than the rest of a request of the same size
+AT_ONCE, ROWS_AT_ONCE = 1000, 50  # list items encoded in one turn of the event loop
 
 _encoder = msgspec.json.Encoder()
 
@@ -53,16 +53,16 @@ def error_response(error: APIError) -> Response:
 
 
 def success_response(code: int, details: dict[str, Any] | None = None) -> Response:
-    """The Status of an operation that has no object to show."""
+    """Return the Status of an operation that returns no object."""
     status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details:
         status["details"] = details
     return json_response(code, {**status, "code": code} if code == 201 else status)
 
 
-async def object_response(wanted: ResponseFormat, status: int, data: bytes) -> Response:
-    """JSON bytes in the media type that was asked for."""
-    if wanted.media == YAML:
+async def object_response(format: ResponseFormat, status: int, data: bytes) -> Response:
+    """Return JSON bytes in the requested media type."""
+    if format.media == YAML:
         text = await cpu_offload.run(len(data) * YAML_COST_FACTOR, [], _as_yaml, data)
         return Response(status=status, headers=[("Content-Type", YAML)], body=text)
     return Response(status=status, headers=HEADERS, body=data + b"\n")
@@ -74,7 +74,7 @@ def _as_yaml(data: bytes) -> bytes:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Repeated values are written out: clients do not expect anchors."""
+    """Writes repeated values in full: clients do not expect anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -84,49 +84,43 @@ class _Dumper(yaml.CSafeDumper):
 
 
 async def record_response(
-    entry: ServedResource, found: StoreRecord, wanted: ResponseFormat, include: str = ""
+    entry: ServedResource, found: StoreRecord, format: ResponseFormat, include: str = ""
 ) -> Response:
     wire = entry.access.to_wire(found.value, found.revision)
-    if not wanted.transform:
-        return await object_response(wanted, 200, wire)
-    return await object_response(
-        wanted, 200, _transform(entry, wanted, include, wire, lambda: entry.watch_cache.object(found))
-    )
+    if format.transform:
+        wire = _transform(entry, format, include, wire, lambda: entry.watch_cache.object(found))
+    return await object_response(format, 200, wire)
 
 
-async def write_response(outcome: WriteResult, wanted: ResponseFormat, include: str = "") -> Response:
-    entry = outcome.entry
-    status = 201 if outcome.created else 200
-    wire = entry.access.to_wire(outcome.value, outcome.revision)
-    if not wanted.transform:
-        return await object_response(wanted, status, wire)
-    return await object_response(
-        wanted, status, _transform(entry, wanted, include, wire, lambda: outcome.obj)
-    )
+async def write_response(outcome: WriteResult, format: ResponseFormat, include: str = "") -> Response:
+    wire = outcome.entry.access.to_wire(outcome.value, outcome.revision)
+    if format.transform:
+        wire = _transform(outcome.entry, format, include, wire, lambda: outcome.obj)
+    return await object_response(format, 201 if outcome.created else 200, wire)
 
 
 def _transform(
     entry: ServedResource,
-    wanted: ResponseFormat,
+    format: ResponseFormat,
     include: str,
     wire: bytes,
     obj: Callable[[], Any],
     columns: bool = True,
 ) -> bytes:
-    match wanted.transform:
+    match format.transform:
         case "Table":
             table = tables.render(entry.kind, [obj()], include or "Metadata", columns, entry.strategy.printer)
-            table["apiVersion"] = f"meta.k8s.io/{wanted.version}"
+            table["apiVersion"] = f"meta.k8s.io/{format.version}"
             return _encoder.encode(table)
         case "PartialObjectMetadata":
-            return partial_object_metadata(wire, wanted.version)
+            return partial_object_metadata(wire, format.version)
         case _:
-            raise _no_item(wanted)
+            raise _no_item(format)
 
 
-def _no_item(wanted: ResponseFormat) -> NotAcceptable:
+def _no_item(format: ResponseFormat) -> NotAcceptable:
     return NotAcceptable(
-        f"only the following media types are accepted when converting to {wanted.transform}: none"
+        f"only the following media types are accepted when converting to {format.transform}: none"
     )
 
 
@@ -136,16 +130,16 @@ def _no_list() -> NotAcceptable:
     )
 
 
-def check_format(wanted: ResponseFormat, *, lists: bool) -> None:
-    """Raises NotAcceptable before anything is done: who is refused must not have acted."""
-    if lists and wanted.transform == METADATA:
+def check_format(format: ResponseFormat, *, lists: bool) -> None:
+    """Raise NotAcceptable before the verb runs, so that a refused request has no effect."""
+    if lists and format.transform == METADATA:
         raise _no_list()
-    if not lists and wanted.transform == METADATA_LIST:
-        raise _no_item(wanted)
+    if not lists and format.transform == METADATA_LIST:
+        raise _no_item(format)
 
 
 def partial_object_metadata(wire: bytes, version: str = "v1") -> bytes:
-    """An object reduced to its metadata, which stays as it is in bytes."""
+    """Reduce an object to its metadata; the metadata bytes are copied unchanged."""
     found = _metadata.decode(wire).metadata
     head = f'{{"kind":"{METADATA}","apiVersion":"meta.k8s.io/{version}","metadata":'.encode()
     return head + bytes(found) + b"}"
@@ -155,47 +149,47 @@ def partial_object_metadata(wire: bytes, version: str = "v1") -> bytes:
 
 
 async def list_response(
-    entry: ServedResource, found: ListResult, wanted: ResponseFormat, include: str = ""
+    entry: ServedResource, found: ListResult, format: ResponseFormat, include: str = ""
 ) -> Response:
     meta = _list_meta(found)
     records, wire = found.records, entry.access.to_wire
-    match wanted.transform:
+    match format.transform:
         case "Table":
             return await object_response(
-                wanted, 200, await _table(entry, records, meta, wanted, include or "Metadata")
+                format, 200, await _table(entry, records, meta, format, include or "Metadata")
             )
         case "PartialObjectMetadataList":
-            head = f'{{"kind":"{METADATA_LIST}","apiVersion":"meta.k8s.io/{wanted.version}","metadata":'
+            head = f'{{"kind":"{METADATA_LIST}","apiVersion":"meta.k8s.io/{format.version}","metadata":'
             items = await cpu_offload.map_in_turns(
                 records,
-                lambda r: partial_object_metadata(wire(r.value, r.revision), wanted.version),
+                lambda r: partial_object_metadata(wire(r.value, r.revision), format.version),
                 ROWS_AT_ONCE,
             )
-            return await object_response(wanted, 200, _list(head.encode(), meta, items))
+            return await object_response(format, 200, _list(head.encode(), meta, items))
         case "PartialObjectMetadata":
             raise _no_list()
         case _:
             items = await cpu_offload.map_in_turns(records, lambda r: wire(r.value, r.revision), AT_ONCE)
-            return await object_response(wanted, 200, _list(entry.list_prefix, meta, items))
+            return await object_response(format, 200, _list(entry.list_prefix, meta, items))
 
 
 async def _table(
     entry: ServedResource,
     records: Sequence[StoreRecord],
     meta: dict[str, Any],
-    wanted: ResponseFormat,
+    format: ResponseFormat,
     include: str,
 ) -> bytes:
     printer = entry.strategy.printer
     table = tables.render(entry.kind, [], include, True, printer)
 
     def rows(record: StoreRecord) -> Raw:
-        made = tables.render(entry.kind, [entry.watch_cache.object(record)], include, False, printer)
-        return Raw(_encoder.encode(made["rows"][0]))
+        encoded = tables.render(entry.kind, [entry.watch_cache.object(record)], include, False, printer)
+        return Raw(_encoder.encode(encoded["rows"][0]))
 
-    made = await cpu_offload.map_in_turns(records, rows, ROWS_AT_ONCE)
+    encoded = await cpu_offload.map_in_turns(records, rows, ROWS_AT_ONCE)
     return _encoder.encode(
-        {**table, "apiVersion": f"meta.k8s.io/{wanted.version}", "metadata": meta, "rows": made}
+        {**table, "apiVersion": f"meta.k8s.io/{format.version}", "metadata": meta, "rows": encoded}
     )
 
 
@@ -216,11 +210,11 @@ def _list(head: bytes, meta: dict[str, Any], items: Sequence[bytes]) -> bytes:
 
 
 class WatchLines:
-    """Turns what a watch tells into lines; a table's columns are told with its first event only."""
+    """Encodes watch items as lines. Only the first event of a table carries the column definitions."""
 
-    def __init__(self, entry: ServedResource, wanted: ResponseFormat, include: str) -> None:
+    def __init__(self, entry: ServedResource, format: ResponseFormat, include: str) -> None:
         self._entry = entry
-        self._wanted = wanted
+        self._wanted = format
         self._include = include
         self._columns = True
         kind = entry.kind
@@ -229,32 +223,32 @@ class WatchLines:
         )
 
     def encode(self, batch: Sequence[WatchItem]) -> bytes:
-        return b"".join([self._line(told) for told in batch])
+        return b"".join([self._line(item) for item in batch])
 
     def encode_events(self, batch: Sequence[StoreEvent], selection: Selection) -> bytes:
-        """The same of events as they come; made once for all who see them alike."""
+        """Encode store events. Watchers without selector and transform share the encoded bytes."""
         if selection.selects_all and not self._wanted.transform:
             return self._entry.watch_cache.encode_lines(batch)
         return self.encode(watch_items(self._entry, selection, batch))
 
-    def _line(self, told: WatchItem) -> bytes:
-        if told.type == BOOKMARK or told.event is None:
-            return self._bookmark_line(told)
+    def _line(self, item: WatchItem) -> bytes:
+        if item.type == BOOKMARK or item.event is None:
+            return self._bookmark_line(item)
         if not self._wanted.transform:
-            return told.event.line(told.type)
-        return b'{"type":"%b","object":%b}\n' % (told.type.encode(), self._object(told.type, told.event))
+            return item.event.line(item.type)
+        return b'{"type":"%b","object":%b}\n' % (item.type.encode(), self._object(item.type, item.event))
 
-    def _object(self, type: str, note: WatchEvent) -> bytes:
-        wire = note.body(type)
-        made = _transform(
-            self._entry, self._wanted, self._include, wire, lambda: note.object(type), self._columns
+    def _object(self, type: str, event: WatchEvent) -> bytes:
+        wire = event.body(type)
+        encoded = _transform(
+            self._entry, self._wanted, self._include, wire, lambda: event.object(type), self._columns
         )
         self._columns = False
-        return made
+        return encoded
 
-    def _bookmark_line(self, told: WatchItem) -> bytes:
-        annotations = f',"annotations":{{"{INITIAL_END}":"true"}}' if told.ends_initial else ""
-        meta = f'"metadata":{{"resourceVersion":"{told.revision}","creationTimestamp":null{annotations}}}'
+    def _bookmark_line(self, item: WatchItem) -> bytes:
+        annotations = f',"annotations":{{"{INITIAL_END}":"true"}}' if item.ends_initial else ""
+        meta = f'"metadata":{{"resourceVersion":"{item.revision}","creationTimestamp":null{annotations}}}'
         return f"{self._bookmark}{meta}}}}}\n".encode()
 
 

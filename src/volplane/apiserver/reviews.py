@@ -1,7 +1,7 @@
-"""Reviews: questions about users and permissions that are posted like objects and answered, never stored.
+"""Reviews: SubjectAccessReview, TokenReview and similar kinds, which are answered and never stored.
 
-They go through authentication and authorization like any request, then ask the same functions on somebody's
-behalf. Each answers the object as it was sent, with its status.
+They pass authentication and authorization like any request, then call the same functions for the reviewed
+user. The response is the sent object with its status.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from volplane.api.authorization import (
     ResourceAttributes,
     ResourceRule,
     SelfSubjectAccessReview,
+    SelfSubjectAccessReviewSpec,
     SelfSubjectRulesReview,
     SubjectAccessReview,
     SubjectAccessReviewStatus,
@@ -36,9 +37,8 @@ from volplane.api.meta import ObjectMeta
 from volplane.apiserver import decode, query_options, responses
 from volplane.apiserver.auth import review_selectors
 from volplane.apiserver.auth.authenticate import AUDIENCES, Authenticator
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.go_format import aggregate_errors
-from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import negotiate
 from volplane.apiserver.strategy import ApiCall, RequestUser
 from volplane.base import clock
@@ -48,24 +48,21 @@ Access = SubjectAccessReview | LocalSubjectAccessReview | SelfSubjectAccessRevie
 
 
 class ReviewServer(Protocol):
-    """What a review needs of the server."""
+    """The part of the server that reviews need."""
 
-    backend: Backend
     authenticate: Authenticator
-    authority: AuthorizerChain
+    authorizer: AuthorizerChain
 
 
-Review = Callable[[ReviewServer, ApiCall, Any], Any]  # the answer
+Review = Callable[[ReviewServer, ApiCall, Any], Any]  # returns the response object
 
 
 async def serve(review: Review, server: ReviewServer, call: ApiCall, request: Request) -> Response:
     validation = query_options.field_validation(request.query, "create")
     obj, warnings = await decode.decode_request(call.kind, request, validation)
     call.warnings.extend(warnings)
-    answered = review(server, call, obj)
-    return await responses.object_response(
-        negotiate(request.headers.get("accept")), 201, codec.encode(answered)
-    )
+    data = codec.encode(review(server, call, obj))
+    return await responses.object_response(negotiate(request.headers.get("accept")), 201, data)
 
 
 def _who_am_i(server: ReviewServer, call: ApiCall, review: SelfSubjectReview) -> SelfSubjectReview:
@@ -90,53 +87,41 @@ def _token_status(server: ReviewServer, review: TokenReview) -> TokenReviewStatu
     return TokenReviewStatus(authenticated=True, user=_info(checked.user), audiences=checked.audiences)
 
 
-# --- may they
+# --- access reviews
 
 
-def _self_access(
-    server: ReviewServer, call: ApiCall, review: SelfSubjectAccessReview
-) -> SelfSubjectAccessReview:
-    _raise_if_invalid(call, review, _attribute_causes(review) + _metadata_causes(review.metadata))
-    return structs.replace(review, status=_access_status(server.authority, call.user, review))
+def _access(server: ReviewServer, call: ApiCall, review: Access) -> Access:
+    return review_access(server.authorizer, call, review)
 
 
-def _access_of(server: ReviewServer, call: ApiCall, review: SubjectAccessReview) -> SubjectAccessReview:
-    return review_access(server.authority, call, review)
-
-
-def _local_access(
-    server: ReviewServer, call: ApiCall, review: LocalSubjectAccessReview
-) -> LocalSubjectAccessReview:
-    _raise_if_invalid(
-        call, review, _attribute_causes(review) + _subject_causes(review) + _local_causes(review)
-    )
-    if not call.namespace:
-        raise BadRequest("namespace is required on this type: ")
-    if review.namespace != call.namespace:
-        raise BadRequest(f"spec.resourceAttributes.namespace must match namespace: {call.namespace}")
-    return structs.replace(review, status=_access_status(server.authority, _subject(review), review))
-
-
-def _raise_if_invalid(call: ApiCall, review: Access, causes: list[Cause]) -> None:
+def review_access(authorizer: AuthorizerChain, call: ApiCall, review: Access) -> Access:
+    """Answer an access review; also used by the in-process transport."""
+    causes = _attribute_causes(review)
+    user, spec = call.user, review.spec
+    if not isinstance(spec, SelfSubjectAccessReviewSpec):
+        user = RequestUser(spec.user, spec.groups, spec.uid, spec.extra)
+        if not spec.user and not spec.groups:
+            causes.append(invalid("spec.user", spec.user, "at least one of user or group must be specified"))
+    is_local = isinstance(review, LocalSubjectAccessReview)
+    causes += _local_causes(review) if is_local else _metadata_causes(review.metadata)
     if causes:
         raise Invalid.of(call.kind, "", causes)
+    if is_local and not call.namespace:
+        raise BadRequest("namespace is required on this type: ")
+    if is_local and review.namespace != call.namespace:
+        raise BadRequest(f"spec.resourceAttributes.namespace must match namespace: {call.namespace}")
+    return structs.replace(review, status=_access_status(authorizer, user, review))
 
 
 def _attribute_causes(review: Access) -> list[Cause]:
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
     if resource is not None and path is not None:
-        told = "cannot be specified in combination with resourceAttributes"
-        return [invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), told)]
+        detail = "cannot be specified in combination with resourceAttributes"
+        return [invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), detail)]
     if resource is None and path is None:
-        told = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        return [invalid("spec.resourceAttributes", None, told)]
+        detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        return [invalid("spec.resourceAttributes", None, detail)]
     return review_selectors.validate_selectors(resource) if resource is not None else []
-
-
-def _subject_causes(review: SubjectAccessReview | LocalSubjectAccessReview) -> list[Cause]:
-    if review.spec.user or review.spec.groups:
-        return []
-    return [invalid("spec.user", review.spec.user, "at least one of user or group must be specified")]
 
 
 def _metadata_causes(meta: ObjectMeta) -> list[Cause]:
@@ -144,89 +129,69 @@ def _metadata_causes(meta: ObjectMeta) -> list[Cause]:
     return [] if bare else [invalid("metadata", json.decode(json.encode(meta)), "must be empty")]
 
 
-def _local_causes(review: LocalSubjectAccessReview) -> list[Cause]:
+def _local_causes(review: Access) -> list[Cause]:
     meta = review.metadata
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     if structs.replace(meta, namespace="", managed_fields=()) != ObjectMeta():
-        wrong.append(
-            invalid("metadata", json.decode(json.encode(meta)), "must be empty except for namespace")
-        )
+        detail = "must be empty except for namespace"
+        causes.append(invalid("metadata", json.decode(json.encode(meta)), detail))
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
     if resource is not None and resource.namespace != meta.namespace:
-        told = "must match metadata.namespace"
-        wrong.append(invalid("spec.resourceAttributes.namespace", resource.namespace, told))
+        detail = "must match metadata.namespace"
+        causes.append(invalid("spec.resourceAttributes.namespace", resource.namespace, detail))
     if path is not None:
-        told = "disallowed on this kind of request"
-        wrong.append(invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), told))
-    return wrong
-
-
-def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> RequestUser:
-    spec = review.spec
-    return RequestUser(spec.user, spec.groups, spec.uid, spec.extra)
-
-
-def review_access(
-    authority: AuthorizerChain, call: ApiCall, review: SubjectAccessReview
-) -> SubjectAccessReview:
-    """May somebody do something? For who asks in process, too."""
-    _raise_if_invalid(
-        call, review, _attribute_causes(review) + _subject_causes(review) + _metadata_causes(review.metadata)
-    )
-    return structs.replace(review, status=_access_status(authority, _subject(review), review))
+        detail = "disallowed on this kind of request"
+        causes.append(invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), detail))
+    return causes
 
 
 def _access_status(
-    authority: AuthorizerChain, user: RequestUser, review: Access
+    authorizer: AuthorizerChain, user: RequestUser, review: Access
 ) -> SubjectAccessReviewStatus:
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
-    fields, lost = _parse_selectors(resource)
-    act = _resource_act(resource, fields) if resource is not None else _path_act(path)
-    verdict = authority.authorize(user, act)
+    fields, errors = _parse_selectors(resource)
+    attrs = _resource_attributes(resource, fields) if resource is not None else _path_attributes(path)
+    decision = authorizer.authorize(user, attrs)
     return SubjectAccessReviewStatus(
-        allowed=verdict.allowed, reason=verdict.reason, evaluation_error="; ".join(lost)
+        allowed=decision.allowed, reason=decision.reason, evaluation_error="; ".join(errors)
     )
 
 
-def _resource_act(about: ResourceAttributes, fields: str) -> AuthorizationAttributes:
-    return AuthorizationAttributes(
+def _resource_attributes(about: ResourceAttributes, fields: str) -> Attributes:
+    return Attributes(
         about.verb, about.group, about.resource, about.namespace, about.name, about.subresource, fields=fields
     )
 
 
 def _parse_selectors(about: ResourceAttributes | None) -> tuple[str, list[str]]:
-    """The field selector that is asked about, and which selectors cannot be understood.
+    """Return the field selector of the review, and errors about selectors that cannot be parsed.
 
-    A term that is left out makes the question wider, never the answer.
+    An ignored requirement makes the reviewed request broader, so that access is never granted by mistake.
     """
-    fields, lost = "", []
+    fields, errors = "", []
     if about is not None and (by_field := about.field_selector) is not None:
-        fields, wrong = review_selectors.parse_field_selector(by_field)
-        lost += _parse_errors("fieldSelector", wrong, fields)
+        fields, is_invalid = review_selectors.parse_field_selector(by_field)
+        errors += _parse_errors("fieldSelector", is_invalid, fields)
     if about is not None and (by_label := about.label_selector) is not None:
-        left, wrong = review_selectors.parse_label_selector(by_label)
-        lost += _parse_errors("labelSelector", wrong, left)
-    return fields, lost
+        left, is_invalid = review_selectors.parse_label_selector(by_label)
+        errors += _parse_errors("labelSelector", is_invalid, left)
+    return fields, errors
 
 
-def _parse_errors(which: str, wrong: bool, left: object) -> list[str]:
+def _parse_errors(which: str, is_invalid: bool, left: object) -> list[str]:
     part = "partially ignored" if left else "ignored"
-    return [f"spec.resourceAttributes.{which} {part} due to parse error"] if wrong else []
+    return [f"spec.resourceAttributes.{which} {part} due to parse error"] if is_invalid else []
 
 
-def _path_act(about: NonResourceAttributes | None) -> AuthorizationAttributes:
-    return (
-        AuthorizationAttributes(about.verb, path=about.path)
-        if about is not None
-        else AuthorizationAttributes("")
-    )
+def _path_attributes(about: NonResourceAttributes | None) -> Attributes:
+    return Attributes(about.verb, path=about.path) if about is not None else Attributes("")
 
 
 def _rules(server: ReviewServer, call: ApiCall, review: SelfSubjectRulesReview) -> SelfSubjectRulesReview:
     namespace = review.spec.namespace
     if not namespace:
         raise BadRequest("no namespace on request")
-    known = server.authority.rules_for(call.user, namespace)
+    known = server.authorizer.rules_for(call.user, namespace)
     resources = [
         ResourceRule(
             verbs=rule.verbs,
@@ -255,8 +220,8 @@ def _rules(server: ReviewServer, call: ApiCall, review: SelfSubjectRulesReview) 
 REVIEWS: Mapping[str, Review] = {
     "selfsubjectreviews.authentication.k8s.io": _who_am_i,
     "tokenreviews.authentication.k8s.io": _token,
-    "selfsubjectaccessreviews.authorization.k8s.io": _self_access,
-    "subjectaccessreviews.authorization.k8s.io": _access_of,
-    "localsubjectaccessreviews.authorization.k8s.io": _local_access,
+    "selfsubjectaccessreviews.authorization.k8s.io": _access,
+    "subjectaccessreviews.authorization.k8s.io": _access,
+    "localsubjectaccessreviews.authorization.k8s.io": _access,
     "selfsubjectrulesreviews.authorization.k8s.io": _rules,
 }

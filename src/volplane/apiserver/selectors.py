@@ -1,8 +1,7 @@
-"""Label and field selectors over stored bytes, without decoding the object.
+"""Label and field selectors over stored bytes, without decoding the whole object.
 
-A `SelectorReader` decodes just the labels and the selectable fields of a kind: msgspec skips everything else,
-which costs a fraction of a whole decode. A value that an object does not have counts as its type's zero,
-as in Go.
+A `SelectorReader` decodes only the labels and the selectable fields of a kind; msgspec skips the rest, which
+costs a fraction of a full decode. A missing value counts as the zero value of its type, as in Go.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from volplane.api.errors import BadRequest
+from volplane.api.kind import Kind, SelectableValue
 from volplane.api.selectors import FieldMatcher, LabelMatcher
-from volplane.apiserver.facts import Facts, SelectableValue
 from volplane.apiserver.object_access import OPENING
 
 OBJECTS_AT_ONCE = 500
@@ -24,7 +23,7 @@ Values = tuple[Mapping[str, str], Mapping[str, str]]  # labels, fields
 
 
 class SelectorReader:
-    """Reads what selectors may ask of one kind."""
+    """Reads the labels and selectable fields of stored objects of one kind."""
 
     def __init__(self, fields: Mapping[str, SelectableValue]) -> None:
         tree: dict[str, Any] = {}
@@ -43,7 +42,7 @@ class SelectorReader:
 
 
 class Selection(Struct, frozen=True):
-    """What a list or watch asks for; `everything` needs no look at the object."""
+    """The selectors of a list or watch."""
 
     labels: LabelMatcher | None = None
     fields: FieldMatcher | None = None
@@ -54,13 +53,13 @@ class Selection(Struct, frozen=True):
 
     @property
     def objects_per_turn(self) -> int:
-        """How many objects it may look at in one turn of the loop: the more it asks of each, the fewer."""
+        """How many objects to match in one turn of the event loop: fewer if the selectors are long."""
         cost = 10 + sum(1 + len(r.values) // 10 for r in (self.labels.requirements if self.labels else ()))
         return max(OBJECTS_AT_ONCE * 10 // (cost + len(self.fields.terms if self.fields else ())), 1)
 
     @property
     def name(self) -> str:
-        """The only name that can match, if the selection says one."""
+        """The name that the field selector requires, or ""."""
         return (self.fields.required_value("metadata.name") or "") if self.fields is not None else ""
 
     def matches(self, values: Values) -> bool:
@@ -73,8 +72,8 @@ class Selection(Struct, frozen=True):
 EVERYTHING = Selection()
 
 
-def select(facts: Facts, labels: str, fields: str) -> Selection:
-    """Parse both selectors of a request; wrong ones are the writer's mistake (400)."""
+def select(kind: Kind, labels: str, fields: str) -> Selection:
+    """Parse both selectors of a request. Raise BadRequest."""
     if not labels and not fields:
         return EVERYTHING
     try:
@@ -83,25 +82,25 @@ def select(facts: Facts, labels: str, fields: str) -> Selection:
     except ValueError as error:
         raise BadRequest(str(error)) from error
     for name in (term.field for term in chosen.terms) if chosen else ():
-        if name not in facts.fields:
-            raise BadRequest(_unknown_field_message(facts, name))
+        if name not in kind.selectable:
+            raise BadRequest(_unknown_field_message(kind, name))
     return Selection(wanted, chosen)
 
 
-def _unknown_field_message(facts: Facts, name: str) -> str:
-    if facts.legacy_fields:
+def _unknown_field_message(kind: Kind, name: str) -> str:
+    if kind.legacy_field_errors:
         return f"field label not supported: {name}"
     return f'"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
 
 
 def _struct(tree: Mapping[str, Any]) -> type[Struct]:
-    """A Struct that knows only the branches of this tree; its attributes are f0, f1 … in their order."""
+    """Define a Struct with only the fields of this tree; its attributes are f0, f1, … in order."""
     names = {f"f{i}": name for i, name in enumerate(tree)}
     fields = [
         (attribute, (_struct(tree[name]) | None) if tree[name] else Any, None)
         for attribute, name in names.items()
     ]
-    return msgspec.defstruct("Glanced", fields, rename=names, gc=False)
+    return msgspec.defstruct("SelectableFields", fields, rename=names, gc=False)
 
 
 def _attribute_path(tree: Mapping[str, Any], path: str) -> tuple[str, ...]:
@@ -121,7 +120,7 @@ def _get_attribute(seen: Any, way: tuple[str, ...]) -> Any:
 
 
 def as_text(value: Any, absent: str = "") -> str:
-    """A value as selectors compare it."""
+    """Convert a value to the text that selectors compare."""
     match value:
         case None:
             return absent

@@ -1,4 +1,4 @@
-"""One API server on HTTPS: its certificates, its listener, and the core it serves."""
+"""The API server on HTTPS: certificates, listener, and the in-process server behind it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from volplane.store import Store
 from volplane.web import tls
 
 TOKEN_BYTES = 32
-_TOKEN = re.compile("[A-Za-z0-9_-]{43}")  # so many bytes in base64
+_TOKEN = re.compile("[A-Za-z0-9_-]{43}")  # TOKEN_BYTES in base64
 _NAMES = ("127.0.0.1", "::1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
@@ -42,7 +42,7 @@ class RunningApiServer:
         app: ApiServerApp,
         listener: web.HttpServer,
         pki: Pki,
-        settings: ApiServerOptions,
+        options: ApiServerOptions,
     ) -> None:
         self.core = core
         self.backend = core.backend
@@ -50,19 +50,19 @@ class RunningApiServer:
         self.tokens = pki.tokens
         self.admin_token = pki.admin_token
         self.port: int = listener.port
-        self.url = f"https://{_format_host(settings.host)}:{listener.port}"
+        self.url = f"https://{_format_host(options.host)}:{listener.port}"
         self.ca: bytes = pki.authority.pair.cert
-        self.kubeconfig = Path(settings.data_dir) / "kubeconfig"
+        self.kubeconfig = Path(options.data_dir) / "kubeconfig"
         self._app = app
         self._lag = LoopLag()
         self._listener = listener
 
     def in_process_transport(self, user: RequestUser = ADMIN) -> InProcessTransport:
-        """The server as an in-process transport, for one user."""
+        """Return an in-process transport for one user."""
         return self.core.in_process_transport(user)
 
     def write_kubeconfig(self, path: Path, user: str, groups: Sequence[str] = ()) -> Path:
-        """A kubeconfig with a client certificate for this user."""
+        """Write a kubeconfig with a client certificate for this user."""
         pair = self.authority.client(f"client-{user.replace(':', '_')}", user, groups)
         kubeconfig.write(path, server=self.url, ca=self.ca, user=user, pair=pair)
         return path
@@ -85,12 +85,12 @@ class RunningApiServer:
 
 
 class Pki:
-    """The secrets of one data directory, made once and found again."""
+    """Certificates, keys and tokens of a data directory, created on first use."""
 
-    def __init__(self, settings: ApiServerOptions) -> None:
-        directory = Path(settings.data_dir) / "pki"
+    def __init__(self, options: ApiServerOptions) -> None:
+        directory = Path(options.data_dir) / "pki"
         self.authority = CertificateAuthority(directory)
-        hosts = dict.fromkeys((settings.host, *_NAMES, *settings.hosts))
+        hosts = dict.fromkeys((options.host, *_NAMES, *options.hosts))
         self.serving = self.authority.server("apiserver", tuple(hosts))
         self.kubelet_client = self.authority.client(
             "apiserver-kubelet-client", "kube-apiserver-kubelet-client", (MASTERS,)
@@ -102,26 +102,26 @@ class Pki:
         self.ca_path = str(self.authority.pair.cert_path)
 
 
-async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
-    """Start serving; the caller closes the server, and owns the store."""
-    pki = Pki(settings)
+async def run(options: ApiServerOptions, store: Store) -> RunningApiServer:
+    """Start serving. The caller closes the server and owns the store."""
+    pki = Pki(options)
     core = InProcessServer(store, pki.issuer)
     client = pki.kubelet_client
     to_nodes = tls.client_context(pki.ca_path, str(client.cert_path), str(client.key_path))
-    to_nodes.check_hostname = False  # a node is known by its address, which its certificate need not name
+    to_nodes.check_hostname = False  # nodes are addressed by IP, which their certificates need not contain
     app = ApiServerApp(
         core.backend,
         Authenticator([pki.tokens, ServiceAccountTokenCheck(core.backend), BootstrapTokens(core.backend)]),
-        core.authority,
+        core.authorizer,
         NodeStreams(to_nodes),
-        AuditLog(settings.audit_log_path) if settings.audit_log_path else None,
-        reads=settings.max_requests_inflight,
-        writes=settings.max_mutating_requests_inflight,
+        AuditLog(options.audit_log_path) if options.audit_log_path else None,
+        reads=options.max_requests_inflight,
+        writes=options.max_mutating_requests_inflight,
     )
     context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)
-    limits = web.ServerLimits(connections=settings.max_connections, body=BODY_LIMIT)
-    listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, limits=limits)
-    server = RunningApiServer(core, app, listener, pki, settings)
+    limits = web.ServerLimits(connections=options.max_connections, body=BODY_LIMIT)
+    listener = await web.serve(app, host=options.host, port=options.port, ssl=context, limits=limits)
+    server = RunningApiServer(core, app, listener, pki, options)
     try:
         await server.start()
     except BaseException:
@@ -131,7 +131,7 @@ async def run(settings: ApiServerOptions, store: Store) -> RunningApiServer:
 
 
 def _load_or_create_token(path: Path) -> str:
-    """The token of a data directory, made once; one that was cut short, or is no text, is made anew."""
+    """Load the admin token, or create it. A truncated or unreadable file is set aside and replaced."""
     try:
         known = path.read_text().strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -140,9 +140,9 @@ def _load_or_create_token(path: Path) -> str:
         return known
     if path.exists():
         set_aside(str(path), "it does not hold a token")
-    made = secrets.token_urlsafe(TOKEN_BYTES)
-    write_private(path, made.encode())
-    return made
+    result = secrets.token_urlsafe(TOKEN_BYTES)
+    write_private(path, result.encode())
+    return result
 
 
 def _format_host(host: str) -> str:

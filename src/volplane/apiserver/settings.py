@@ -1,4 +1,4 @@
-"""The flags of the API server."""
+"""The command-line options of the API server."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from volplane.base.settings import about
 
 COMPRESSED_PREFIXES = (
     "/registry/events/",
-)  # keys whose values the store compresses: many, alike, and rarely read
+)  # keys whose values the store compresses: many, similar, and rarely read
 
 
 class ApiServerOptions(Struct, frozen=True):
     data_dir: Annotated[
-        str, about("directory for certificates, tokens, the admin's kubeconfig and the state", value="DIR")
+        str, about("directory for certificates, tokens, the admin kubeconfig and the state", value="DIR")
     ]
     host: Annotated[str, about("address to listen on")] = "127.0.0.1"
     port: Annotated[int, about("port to listen on; 0 picks a free one")] = 0
     hosts: Annotated[
-        tuple[str, ...], about("more names and addresses for the serving certificate", value="HOST,…")
+        tuple[str, ...],
+        about("additional host names and addresses in the serving certificate", value="HOST,…"),
     ] = ()
-    audit_log_path: Annotated[str, about("write the audit log to this file; - is stdout", value="FILE")] = ""
+    audit_log_path: Annotated[str, about("write the audit log to this file; - for stdout", value="FILE")] = ""
     max_requests_inflight: Annotated[
-        int, about("concurrent reads of one user; more are answered with 429. 0: no limit")
+        int, about("maximum concurrent reads per user; excess requests get status 429; 0: no limit")
     ] = 400
-    max_mutating_requests_inflight: Annotated[int, about("the same for writes")] = 200
+    max_mutating_requests_inflight: Annotated[
+        int, about("maximum concurrent writes per user; excess requests get status 429; 0: no limit")
+    ] = 200
     max_connections: Annotated[
         int,
-        about("open connections; 0: a quarter of the file descriptors of the process, at most 4096"),
+        about("maximum open connections; 0: a quarter of the process's file descriptors, at most 4096"),
     ] = 0
     etcd_servers: Annotated[
-        tuple[str, ...], about("keep the state in this etcd cluster: https://host:2379,…", value="URL,…")
+        tuple[str, ...], about("store the state in this etcd cluster: https://host:2379,…", value="URL,…")
     ] = ()
-    etcd_cafile: Annotated[str, about("CA of the etcd servers", value="FILE")] = ""
+    etcd_cafile: Annotated[str, about("CA certificate of the etcd servers", value="FILE")] = ""
     etcd_certfile: Annotated[str, about("client certificate for etcd", value="FILE")] = ""
-    etcd_keyfile: Annotated[str, about("key of the client certificate", value="FILE")] = ""
+    etcd_keyfile: Annotated[str, about("private key of the client certificate", value="FILE")] = ""
     etcd_prefix: Annotated[str, about("prefix of all keys in etcd")] = "/registry"
 
     def __post_init__(self) -> None:

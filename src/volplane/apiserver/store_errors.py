@@ -1,4 +1,4 @@
-"""What the store could not do, as the API's errors: the same over HTTP and in process."""
+"""Convert store errors to API errors, for HTTP and in-process calls alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_api_error(error: StoreError) -> APIError:
 
 
 class _AsApiErrors:
-    """`with AS_API_ERRORS:` raises the store's failures as the API's errors."""
+    """`with AS_API_ERRORS:` raises store errors as API errors."""
 
     def __enter__(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Versions of an API in order of preference: v2, v1, v1beta2, v1beta1, v1alpha1, then all others by name."""
+"""Sort API versions by priority: v2, v1, v1beta2, v1beta1, v1alpha1, then all others by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _STAGES = {None: 0, "beta": 1, "alpha": 2}
 
 
 def version_sort_key(version: str) -> tuple[int, int, int, str]:
-    """Smaller is better."""
+    """Return a sort key; the preferred version sorts first."""
     found = _VERSION.fullmatch(version)
     if found is None:
         return len(_STAGES), 0, 0, version

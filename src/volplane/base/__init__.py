@@ -1,1 +1,1 @@
-"""Clock, log, metrics, trace: what every room stands on. Nothing here knows a volume."""
+"""What every package uses: clock, log, metrics, trace, retries, tasks, files. Knows no volumes."""

@@ -1,7 +1,6 @@
-"""Time as the running loop tells it.
+"""The time of the running event loop.
 
-Under the virtual loop the wall clock follows the loop's time too, so that stamps on objects and timers
-agree.
+Under the virtual loop the wall clock follows the loop's time, so timestamps on objects and timers agree.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _NANOSECONDS = re.compile(r"(\.\d{6})\d+")
 
 
 def now() -> float:
-    """Seconds on the running loop's clock: for intervals and deadlines, never for stamps."""
+    """Seconds on the running loop's clock: for intervals and deadlines, never for timestamps."""
     return asyncio.get_running_loop().time()
 
 
@@ -28,12 +27,12 @@ def wall() -> datetime:
 
 
 def _seconds() -> float:
-    loop = asyncio._get_running_loop()  # None outside a coroutine, where the machine's clock is the right one
+    loop = asyncio._get_running_loop()  # None outside a coroutine: then the machine's clock is right
     return loop.wall() if isinstance(loop, VirtualLoop) else time.time()
 
 
 def stamp(moment: datetime | None = None) -> str:
-    """The API's Time: whole seconds. Those of one second share the text, for many are kept."""
+    """The API's Time, in whole seconds. All timestamps of one second share a string, to save memory."""
     return _format_second(int(moment.timestamp() if moment else _seconds()))
 
 
@@ -43,7 +42,7 @@ def _format_second(second: int) -> str:
 
 
 def microstamp(moment: datetime | None = None) -> str:
-    """The API's MicroTime: always six digits, because Go refuses a Lease without them."""
+    """The API's MicroTime, always with six digits: Go rejects a Lease without them."""
     return _utc(moment or wall()).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
@@ -52,7 +51,7 @@ def _utc(moment: datetime) -> datetime:
 
 
 def parse(text: str) -> datetime:
-    """Read a Time or MicroTime; raises ValueError on anything that is not RFC 3339 with a zone."""
+    """Parse a Time or MicroTime. Raises ValueError for anything that is not RFC 3339 with a time zone."""
     moment = datetime.fromisoformat(_NANOSECONDS.sub(r"\1", text))
     if moment.tzinfo is None:
         raise ValueError(f"no time zone in {text!r}")

@@ -1,8 +1,8 @@
-"""File descriptors of this process: raise the limit, count what is open, and give children the old limit.
+"""File descriptors of this process: raise the limit, count the open ones, give children the initial limit.
 
-The soft limit is often 1024, because programs that call select() break on a higher number. Nothing here calls
-select(), so the process takes all that the hard limit allows. What it starts gets the limit back that it was
-started with itself.
+The soft limit is often 1024, because programs that call select() break with higher numbers. Nothing here
+calls select(), so the process raises the soft limit to the hard limit. Child processes get the limit
+that this process was started with.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ from volplane.base import metrics
 
 log = logging.getLogger(__name__)
 
-MAX_DESCRIPTORS = (
-    1 << 20
-)  # a hard limit of a billion, as some container engines set it, is no number to plan with
+MAX_DESCRIPTORS = 1 << 20  # some container engines set a hard limit of a billion: too many to plan with
 DIRECTORY = "/proc/self/fd"
-_before: list[tuple[int, int]] = []  # the limits that this process was started with
+INITIAL_LIMITS = resource.getrlimit(resource.RLIMIT_NOFILE)  # with which this process was started
 
 
 def raise_limit() -> int:
-    """Raise the soft limit to the hard limit; how many descriptors the process may have from now on."""
+    """Raise the soft limit to the hard limit. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if not _before:
-        _before.append((soft, hard))
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
@@ -38,25 +34,25 @@ def raise_limit() -> int:
 
 
 def limit() -> int:
-    """How many descriptors this process may have."""
+    """The maximum number of open descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
 
 
 def open_count() -> int:
-    """How many descriptors are open."""
-    # Since Linux 6.2 the directory's size is the number of its entries, at the cost of one system call.
+    """The number of open descriptors."""
+    # Since Linux 6.2 the size of the directory is the number of its entries: one system call is enough.
     try:
         return os.stat(DIRECTORY).st_size or len(os.listdir(DIRECTORY))
-    except OSError:  # to list it takes one more, and none is left
+    except OSError:  # listing needs one more descriptor, and none is left
         return limit()
 
 
 def restore_limit(pid: int) -> None:
-    """Give a child that was just started the limit that this process was started with."""
-    if _before and _before[0][0] != resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+    """Give a child process the limit that this process was started with."""
+    if INITIAL_LIMITS[0] != resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         with suppress(OSError):  # it has ended already
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, _before[0])
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, INITIAL_LIMITS)
 
 
 metrics.gauge("process_open_fds", "Number of open file descriptors.").set_function(open_count)

@@ -1,9 +1,9 @@
-"""Which directory this is: tells a directory that was copied from the one that it was copied from.
+"""Recognize a data directory that is a copy of another one.
 
-The files of a copy name the processes, networks and devices of the original. So a directory remembers its own
-inode, which a copy does not share and which stays when it is moved or renamed. A device's number may change
-with every boot, and counts only within one. The topmost directory of every file system of a kind has the same
-inode, so the id of the file system counts too, where it is one that stays.
+The files of a copy name the processes, networks and devices of the original. So a directory records its own
+inode, which a copy does not share and which stays the same when the directory is moved or renamed. The device
+number may change at every boot and is compared only within one boot. The root directories of all ext4 file
+systems have the same inode, so the id of the file system is compared too, where it is stable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 from volplane.base.files import atomic_write, set_aside
 
 NAME = "directory.json"
-EXT, BTRFS = 0xEF53, 0x9123683E  # kinds of file systems, as statfs(2) numbers them
+EXT, BTRFS = 0xEF53, 0x9123683E  # file system types, as statfs(2) numbers them
 
 _libc = ctypes.CDLL(None)
 
@@ -30,7 +30,7 @@ class DirectoryIdentity(Struct, frozen=True):
     device: int
     boot: str
     path: str
-    filesystem: int = 0  # its id; 0 if it is not known
+    filesystem: int = 0  # id of the file system; 0: unknown
 
     def is_same_directory(self, other: DirectoryIdentity) -> bool:
         same_device = self.device == other.device or self.boot != other.boot
@@ -39,15 +39,15 @@ class DirectoryIdentity(Struct, frozen=True):
 
 
 class DirectoryOrigin(Struct, frozen=True):
-    is_copy: bool = False  # its files were written in another directory
-    original: str = ""  # that directory, if it is still there
+    is_copy: bool = False  # the files were written in another directory
+    original: str = ""  # that directory, if it still exists
 
 
 def claim_directory(directory: str, forget: Callable[[DirectoryOrigin], None]) -> DirectoryOrigin:
-    """Whose files are in the directory? From now on it is the one that they belong to.
+    """Find out whether the directory is a copy, and record its identity.
 
-    `forget` removes from a copy what belongs to the original; killed before its end, it is called again.
-    To be called by the one process that has locked the directory. Raises OSError.
+    `forget` removes from a copy what belongs to the original. If the process is killed meanwhile, the next
+    start calls it again. The caller holds the lock of the directory. Raises OSError.
     """
     path = os.path.join(directory, NAME)
     here, known = _identify(directory), _read(path)
@@ -68,11 +68,12 @@ def _identify(directory: str) -> DirectoryIdentity:
 
 
 def _filesystem(directory: str) -> int:
-    """The id of the file system, if it is made of its UUID; 0 if not.
+    """The id of the file system if it is derived from its UUID, else 0.
 
-    XFS and others make it of the device's number, which a boot may change: a directory would count as a copy.
+    XFS and others derive it from the device number, which may change at a boot: a directory would then look
+    like a copy.
     """
-    found = ctypes.create_string_buffer(256)  # struct statfs; it begins with the kind
+    found = ctypes.create_string_buffer(256)  # struct statfs, which begins with the type
     if _libc.statfs(os.fsencode(directory), found) != 0:
         return 0
     kind = ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF
@@ -98,6 +99,6 @@ def _read(path: str) -> DirectoryIdentity | None:
 
 
 def boot_id() -> str:
-    """Another one after each start of the machine."""
+    """A different value after each boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()

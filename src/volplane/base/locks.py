@@ -1,4 +1,4 @@
-"""One process at a time: a lock that dies with its holder, even under SIGKILL; its file tells who that is."""
+"""A lock between processes that ends with its holder, even after SIGKILL. The lock file names the holder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import os
 class LockHeld(Exception):
     def __init__(self, what: str, pid: int) -> None:
         super().__init__(f"{what} is in use by {f'process {pid}' if pid else 'another process'}")
-        self.pid = pid  # 0: it has not said yet
+        self.pid = pid  # 0: not written to the file yet
 
 
 def lock(path: str, what: str = "") -> int:
-    """The descriptor that holds the lock until it is closed. Raises Locked, OSError.
+    """Take the lock. Returns a descriptor that holds it until closed. Raises LockHeld, OSError.
 
-    `what` is locked, in the words of a message; else the file itself.
+    `what` names the locked thing in error messages; by default, the path.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

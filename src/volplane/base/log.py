@@ -1,9 +1,9 @@
-"""One line per record, in one format, to the process's log or to whoever owns the current context.
+"""One log line per record, in one format, to the log of the process or of the current container.
 
 The sink is a context variable: a sidecar that runs as a coroutine of the node sets it once in its own task,
-and every line written below that task, by any room, lands in that container's log as if it were its own
-process. A process whose output goes to a file (`VOLPLANE_LOG_FILE`) renames it when it is large and begins a
-new one, for what Python itself writes there, too.
+and every line that this task and its child tasks log goes to that container's log, as if it were a process of
+its own. A process whose output goes to a file (`VOLPLANE_LOG_FILE`) rotates the file when it is large, output
+of the Python interpreter included.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import IO
 
 from volplane.base import clock
 
-FILE = "VOLPLANE_LOG_FILE"  # the variable that names the file of the standard streams
-MAX_SIZE, MAX_FILES = 10 << 20, 5  # of a role's log: bytes of a file, and files
+FILE = "VOLPLANE_LOG_FILE"  # environment variable: the file that standard output and error go to
+MAX_SIZE, MAX_FILES = 10 << 20, 5  # of a role's log: bytes per file, number of files
 
 sink: ContextVar[Callable[[str], None] | None] = ContextVar("volplane_log_sink", default=None)
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _GROUPING_PACKAGES = frozenset(
     {"controllers", "sidecars", "drivers"}
-)  # they only hold rooms: the inner name says more
+)  # packages of components: the inner name says more
 
 
 class LogFormatter(logging.Formatter):
-    """`2026-11-15T20:00:00.123456Z INFO  attacher: text key=value`; the values come from `extra=`."""
+    """`2026-11-15T20:00:00.123456Z INFO  attacher: text key=value`; pairs come from `extra=`."""
 
     def format(self, record: logging.LogRecord) -> str:
         pairs = "".join(f" {k}={_value(v)}" for k, v in record.__dict__.items() if k not in _PLAIN)
@@ -46,7 +46,7 @@ class LogFormatter(logging.Formatter):
 
 @cache
 def component(logger: str) -> str:
-    """Whose line it is: `volplane.sidecars.attacher.controller` is the attacher's."""
+    """The component of a logger: `attacher` for `volplane.sidecars.attacher.controller`."""
     parts = logger.removeprefix("volplane.").split(".")
     return parts[1] if parts[0] in _GROUPING_PACKAGES and len(parts) > 1 else parts[0]
 
@@ -57,7 +57,7 @@ def _value(value: object) -> str:
 
 
 def rotate(path: str) -> bool:
-    """Rename a file that has reached its size, and keep the newest of those. Whether it was renamed."""
+    """Rename a file that has reached its size and delete the oldest ones. Returns whether it was renamed."""
     try:
         old = time.strftime(f"{path}.%Y%m%d-%H%M%S", time.gmtime())
         if os.stat(path).st_size < MAX_SIZE or os.path.exists(old):
@@ -71,9 +71,9 @@ def rotate(path: str) -> bool:
 
 
 def _rotate_output(path: str) -> None:
-    """Go on in a new file if the one of our standard streams has become too large."""
+    """Switch standard output and error to a new file if the present one is too large."""
     if rotate(path) or not os.path.exists(path):
-        with suppress(OSError):  # a full disk: on in the old one
+        with suppress(OSError):  # a full disk: continue in the old file
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             for stream in (1, 2):
                 os.dup2(file, stream)
@@ -82,7 +82,7 @@ def _rotate_output(path: str) -> None:
 
 class LogHandler(logging.StreamHandler[IO[str]]):
     def __init__(self, stream: IO[str], file: str = "") -> None:
-        """`file`: where the stream ends, if that is to be rotated."""
+        """`file`: the file behind the stream, if it is to be rotated."""
         super().__init__(stream)
         self._file = file
 
@@ -95,14 +95,14 @@ class LogHandler(logging.StreamHandler[IO[str]]):
             return
         try:
             mine(self.format(record))
-        except Exception:  # a full disk under a container's log must not end the container
+        except Exception:  # a full disk must not end the container
             self.handleError(record)
 
 
 def setup(level: str | int = logging.INFO, stream: IO[str] | None = None) -> None:
-    """Route everything through one handler; calling it again replaces the earlier one."""
-    # No line says where in the code or in which thread it was written, so nobody has to find out. These are
-    # the switches that the library documents for it.
+    """Send all records to one handler; calling it again replaces the earlier one."""
+    # Log lines show neither source position nor thread, so `logging` need not look them up. These are the
+    # documented switches for that.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
@@ -111,5 +111,5 @@ def setup(level: str | int = logging.INFO, stream: IO[str] | None = None) -> Non
     handler = LogHandler(stream or sys.stderr, "" if stream else os.environ.get(FILE, ""))
     handler.setFormatter(LogFormatter())
     root.addHandler(handler)
-    root.setLevel(logging.WARNING)  # libraries speak up only when something is wrong
+    root.setLevel(logging.WARNING)  # libraries log only warnings and errors
     logging.getLogger("volplane").setLevel(level.upper() if isinstance(level, str) else level)

@@ -1,4 +1,4 @@
-"""How late the loop runs what is due: one request that holds it makes everybody wait, and shows here."""
+"""Event loop lag: one request that blocks the loop delays all others, and shows up in this metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _lag = metrics.histogram(
 
 
 class LoopLag:
-    """Measures the loop it is made on, until it is closed."""
+    """Measures the running loop until it is closed."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

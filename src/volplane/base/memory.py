@@ -1,10 +1,9 @@
-"""Memory that nobody uses goes back: what is kept only to be quick is forgotten when it is old, circles of
-objects are found, and free pages returned to the machine.
+"""Release unused memory: collect cycles, trim the heap.
 
-Python looks for circles only after many more objects were made than freed, which a process that serves for
-weeks reaches late and at any moment. Looking every ten seconds costs it some twenty milliseconds, and bounds
-what they hold. The subtle thing: a large heap takes longer to look through, so it is looked at less often;
-the rest costs next to nothing, and is done every time.
+Python collects cycles only after many more objects were allocated than freed. A process that serves for weeks
+reaches that late, and at any moment. Collecting every ten seconds takes about twenty milliseconds and bounds
+what cycles hold. A large heap takes longer, so it is collected less often; trimming is cheap and done every
+time.
 """
 
 from __future__ import annotations
@@ -13,46 +12,36 @@ import asyncio
 import ctypes
 import gc
 import time
-from typing import Protocol
-from weakref import WeakSet
 
 EVERY = 10.0  # seconds
-SHARE = 0.002  # of the time, at most
+SHARE = 0.002  # of the process's time that collecting may take
 
-ARENAS = 1  # heaps of the C library: one for each thread would each keep what its thread once needed
-LARGE = 128 << 10  # bytes; what is larger goes back to the machine as soon as it is free
+ARENAS = 1  # heaps of the C library: one per thread would keep the peak of each thread
+LARGE = 128 << 10  # bytes; larger allocations are returned to the machine when freed
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 
 _libc = ctypes.CDLL(None)
 
 
-class ExpiringCache(Protocol):
-    def forget(self) -> None:
-        """Let go of what was there at the last call already, and can be worked out again."""
-
-
-expiring_caches: WeakSet[ExpiringCache] = WeakSet()  # who is told to, whenever this process tidies up
-
-
 def configure_malloc() -> None:
-    """Before there are threads: how the C library keeps memory."""
+    """Configure the C library's allocator. Call it before threads start."""
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_ARENA_MAX, ARENAS)
         _libc.mallopt(_M_MMAP_THRESHOLD, LARGE)
 
 
 def tune_garbage_collector() -> None:
-    """When everything is imported: that lives as long as the process, and is not looked through again."""
+    """Exclude imported modules from collections, and collect less often. Call it after the imports."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 async def release_memory_periodically() -> None:
-    """Until cancelled."""
+    """Collect cycles and trim the heap until cancelled."""
     await asyncio.sleep(EVERY)
     gc.collect()
-    gc.freeze()  # what was made at the start and is still here stays: it is not looked through again, either
+    gc.freeze()  # what is left from the start lives as long as the process: exclude it, too
     rest = 0.0
     while True:
         await asyncio.sleep(EVERY)
@@ -63,14 +52,13 @@ async def release_memory_periodically() -> None:
 
 
 def collect_cycles() -> float:
-    """For circles; the seconds of work that it took."""
+    """Collect cycles. Returns the CPU seconds it took."""
     began = time.thread_time()
     gc.collect()
     return time.thread_time() - began
 
 
 def release_memory() -> None:
-    for who in list(expiring_caches):
-        who.forget()
-    if hasattr(_libc, "malloc_trim"):  # not every C library has it, or needs it
+    """Return free pages to the machine."""
+    if hasattr(_libc, "malloc_trim"):  # not every C library has it
         _libc.malloc_trim(0)

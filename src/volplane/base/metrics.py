@@ -1,6 +1,6 @@
-"""Prometheus metrics in one registry of our own.
+"""Prometheus metrics in a registry of our own.
 
-Declaring a metric twice gives the same metric back: a role may be composed several times into one process.
+Declaring a metric twice returns the same metric: a role may run several times in one process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A role's settings are one Struct; its flags are that Struct's fields.
+"""A role's options are one Struct, and its flags are the fields of that Struct.
 
-`--leader-election-namespace=x` sets `leader_election_namespace`. The same flags work on the command line,
-in a manifest's `args`, and in a test that builds the Struct by hand. A `Duration` holds seconds and is typed
-`15s` or `1m30s`. Flags of upstream's logging (`-v=5`) are accepted and ignored.
+`--leader-election-namespace=x` sets `leader_election_namespace`. The same flags work on the command line and
+in a manifest's `args`; tests build the Struct directly. A `Duration` holds seconds and is typed `15s` or
+`1m30s`. Flags of upstream's logging (`-v=5`) are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Duration = Annotated[float, Meta(extra=_IS_DURATION)]  # seconds
 
 
 def about(text: str, *, value: str = "") -> Meta:
-    """The help text of a flag. `value` names what the user types where no default shows it, such as FILE."""
+    """The help text of a flag. `value` is the placeholder for what the user types, such as FILE."""
     return Meta(description=text, extra={"value": value})
 
 
-# Flags of upstream's logging, and of its Go run time: those with a value, and those that are switches.
+# Flags of upstream's logging and Go runtime that are ignored: with a value, and without one.
 IGNORED = frozenset(
     {
         "v",
@@ -59,11 +59,11 @@ SWITCHES = frozenset(
 
 
 class BadFlag(ValueError):
-    """A flag that does not exist, or whose value is not one; names the flag and the reason."""
+    """An unknown flag or an invalid value. The message names the flag and the reason."""
 
 
 class Flag(Struct, frozen=True):
-    """One field of a settings Struct as the command line shows it."""
+    """One field of an options Struct as a command-line flag."""
 
     name: str
     field: str
@@ -84,7 +84,7 @@ class Flag(Struct, frozen=True):
 
     @property
     def default_text(self) -> str:
-        """The default as the user would type it; empty if there is none."""
+        """The default as the user would type it; empty without a default."""
         default = self.default
         if default is None:
             return ""
@@ -100,7 +100,7 @@ class Flag(Struct, frozen=True):
 
     @property
     def placeholder(self) -> str:
-        """What the user types where there is no default to show."""
+        """The placeholder in the help text where there is no default to show."""
         if self.value:
             return self.value
         if self.is_duration:
@@ -114,7 +114,7 @@ class Flag(Struct, frozen=True):
 
 @cache  # every container of a built-in image asks, and reading annotations takes a millisecond
 def flags(settings: type[Struct]) -> Mapping[str, Flag]:
-    """The flags of a settings Struct by their names."""
+    """The flags of an options Struct by name."""
     hints = get_type_hints(settings)
     notes = get_type_hints(settings, include_extras=True)
     found: dict[str, Flag] = {}
@@ -148,8 +148,8 @@ def parse(
     given: Mapping[str, Any] | None = None,
     unused: Collection[str] = (),
 ) -> T:
-    """The settings that these arguments ask for; `given` are fields that no flag sets, `unused` flags that
-    have a value and no meaning here. Raises BadFlag.
+    """Parse arguments into options. `given`: fields that no flag sets; `unused`: flags to ignore, with their
+    values. Raises BadFlag.
     """
     known = flags(settings)
     values: dict[str, Any] = dict(given or {})
@@ -166,7 +166,7 @@ def parse(
         raise BadFlag(f"required flag not set: --{missing[0]}")
     try:
         return settings(**values)
-    except ValueError as error:  # what the Struct itself checks, such as two flags that exclude each other
+    except ValueError as error:  # checks of the Struct itself, such as two flags that exclude each other
         raise BadFlag(str(error)) from error
 
 
@@ -197,7 +197,7 @@ def _metas(hint: Any) -> list[Meta]:
 
 
 def _unwrap_optional(hint: Any) -> Any:
-    """`str | None` is a string that may be absent."""
+    """The type without None: `str` for `str | None`."""
     members: Iterable[Any] = get_args(hint)
     if NoneType in members:
         return next(m for m in members if m is not NoneType)

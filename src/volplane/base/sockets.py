@@ -1,7 +1,7 @@
-"""Unix socket paths end at 107 bytes; a node's root in a deep directory is longer.
+"""Unix socket paths are limited to 107 bytes, and a node's root may be in a deep directory.
 
-A long path is opened through a descriptor of its directory. The short name is only good while the context
-lasts and only in this process.
+A long path is replaced by one through a descriptor of its directory. The short path is valid only inside the
+context, and only in this process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LONGEST = 100  # the kernel takes 107; libraries put a prefix or a terminator into the same buffer
+LONGEST = 100  # the kernel allows 107; libraries add a prefix or a terminator
 
 
 @contextmanager

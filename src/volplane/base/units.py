@@ -10,7 +10,7 @@ _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in a Go duration such as `1m30s`; ValueError if it is none."""
+    """Seconds in a Go duration such as `1m30s`. Raises ValueError."""
     sign = -1.0 if text.startswith("-") else 1.0
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":

@@ -1,8 +1,7 @@
-"""A loop whose time jumps: six minutes of grace pass at once when nobody has anything to do.
+"""An event loop with virtual time: when the loop is idle, its clock jumps to the next timer.
 
-Only idle time is skipped. Work that really goes on elsewhere (an executor's thread, bytes on their way
-through a socket) is waited for while the clock stands still, so that no timeout fires because a disk was
-slow.
+Only idle time is skipped. While real work is going on elsewhere (in a thread of an executor, bytes in a
+socket), the clock stands still, so that no timeout fires because a disk was slow.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # wall time at loop time zero, the same in every run
-SOCKET_GRACE = 0.002  # real seconds that a peer's answer gets to arrive before time jumps
-PATIENCE = 10.0  # real seconds after which hung work no longer holds the clock, so that its timeout can fire
+SOCKET_GRACE = 0.002  # real seconds that a peer gets to answer before time jumps
+PATIENCE = 10.0  # real seconds after which work that hangs no longer stops the clock
 
 
 class _TimeJumpSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.leapt = 0.0  # virtual seconds passed
-        self.busy = 0  # pieces of real work in flight
+        self.busy = 0  # number of real works in flight
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:  # no timer to jump to
@@ -58,12 +57,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._leaping.leapt
 
     def wall(self) -> float:
-        """Seconds since 1970 as the simulated world sees them."""
+        """Virtual wall time, in seconds since 1970."""
         return EPOCH.timestamp() + self.time()
 
     @contextmanager
     def real_work(self) -> Iterator[None]:
-        """Hold the clock while something that the loop cannot see (a thread of one's own) goes on."""
+        """Stop the clock while work runs that the loop cannot see, such as in a thread."""
         self._leaping.busy += 1
         try:
             yield
@@ -83,7 +82,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def real_work() -> AbstractContextManager[None]:
-    """Hold the clock of the running loop, if it is a virtual one."""
+    """Stop the clock of the running loop, if it is virtual."""
     loop = asyncio.get_running_loop()
     return loop.real_work() if isinstance(loop, VirtualLoop) else _NOTHING
 

@@ -1,4 +1,4 @@
-"""The command line. One file per verb, imported only when that verb runs, so that every verb starts fast."""
+"""The command line. Each verb is a module that is imported only when it runs, so that verbs start fast."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from volplane.cli.error import CommandError
 GROUPS = {
     "Cluster": {
         "up": "start a cluster and serve until stopped",
-        "demo": "show the journey of a volume on this machine: claim, pod, data, move",
+        "demo": "show every step of a volume on this machine: claim, pod, data, move",
         "env": "print the shell exports for kubectl and aws",
         "crash": "kill a role, or a node with its containers, to test recovery",
     },
     "Debug": {
-        "explain": "say why a claim, volume, pod or node waits, and what to do",
+        "explain": "explain why a claim, volume, pod or node waits, and what to do",
     },
     "Driver authors": {
         "test-driver": "run every lifecycle test that applies to your CSI driver",
@@ -64,7 +64,7 @@ class Verbs(click.Group):
 
 
 def _import_verb(name: str) -> ModuleType:
-    """What modules make stays: looking for garbage in it, again and again, takes a tenth of a start."""
+    """Import a verb without garbage collection, which would take a tenth of the start."""
     gc.disable()
     try:
         return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""`volplane apiserver`: the API server alone, on its own store or on an etcd cluster."""
+"""`volplane apiserver`: the API server, with its own store or an etcd cluster."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from volplane.cli.serve import serve
 from volplane.store import Store, StoreFailed
 from volplane.store.sqlite import SqliteStore
 
-ROOT = "/registry"  # what the server's keys begin with, and --etcd-prefix stands for
+ROOT = "/registry"  # prefix of the server's keys; --etcd-prefix replaces it in etcd
 
 
 @click.command()
 @options(ApiServerOptions)
 def command(settings: ApiServerOptions) -> None:
-    """Serve the Kubernetes API over HTTPS until stopped; its state lies in the data directory or in etcd."""
+    """Serve the Kubernetes API over HTTPS until stopped. The state is in the data directory, or in etcd."""
     serve(lambda stop: _serve(settings, stop))
 
 
@@ -45,7 +45,7 @@ async def _open(settings: ApiServerOptions) -> Store:
     if not settings.etcd_servers:
         path = os.path.join(settings.data_dir, "state.db")
         return await SqliteStore.open(path, compressed_prefixes=apiserver.COMPRESSED_PREFIXES)
-    # Imported when asked for: gRPC takes memory and time that a server on its own store does not need.
+    # Imported when needed: gRPC takes memory and time that a server with its own store does not need.
     from volplane.store.etcd import EtcdStore, EtcdTls
 
     tls = EtcdTls(settings.etcd_cafile, settings.etcd_certfile, settings.etcd_keyfile)

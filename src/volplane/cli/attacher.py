@@ -1,4 +1,4 @@
-"""`volplane attacher`: the attacher beside a driver, with external-attacher's flags."""
+"""`volplane attacher`: the attacher sidecar of a driver, with external-attacher's flags."""
 
 from volplane.cli.sidecar import verb
 from volplane.sidecars import attacher

@@ -1,4 +1,4 @@
-"""Whose disk service is meant: by the variables that aws itself reads."""
+"""The account at the disk service, from the environment variables that the AWS CLI reads."""
 
 from __future__ import annotations
 

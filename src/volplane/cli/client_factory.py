@@ -1,4 +1,4 @@
-"""A client for whoever talks to an API server: from a kubeconfig, or from a pod's service account."""
+"""Create API clients from a kubeconfig, or from a pod's service account."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from volplane.client.https import HttpsTransport
 
 
 def open_transport(kubeconfig: str, component: str, *, server: str = "") -> HttpsTransport:
-    """Raises Failure."""
+    """Raises CommandError."""
     path = kubeconfig or os.environ.get("KUBECONFIG", "")
     try:
         if path:
             return configs.load(path, agent=component, server=server)
         return configs.in_cluster(agent=component, server=server)
     except (configs.BadKubeconfig, OSError) as error:
-        raise CommandError(f"no API server to talk to: {error}") from error
+        raise CommandError(f"cannot connect to an API server: {error}") from error
 
 
 def connect(kubeconfig: str, component: str, *, server: str = "") -> Client:
-    """Raises Failure."""
+    """Raises CommandError."""
     return Client(open_transport(kubeconfig, component, server=server), component=component)

@@ -1,4 +1,4 @@
-"""`volplane cloud`: the disk service alone."""
+"""`volplane cloud`: the disk service."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import msgspec
 from msgspec import structs
 
 from volplane import cloud
+from volplane.base.tasks import run_until
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import require_root, run_until, serve
+from volplane.cli.serve import require_root, serve
 from volplane.cloud import CloudInstance, CloudOptions
 from volplane.host import Host
 from volplane.store.sqlite import SqliteStore
@@ -32,7 +33,7 @@ def command(settings: CloudOptions, instances_file: str) -> None:
     keys = {"access_key": "AWS_ACCESS_KEY_ID", "secret_key": "AWS_SECRET_ACCESS_KEY"}
     for field, variable in keys.items():
         if not os.environ.get(variable):
-            raise CommandError(f"{variable} is not set: requests are checked against it")
+            raise CommandError(f"{variable} is not set; it is needed to verify requests")
         settings = structs.replace(settings, **{field: os.environ[variable]})
     settings = structs.replace(settings, instances=_instances(instances_file))
     serve(lambda stop: _serve(settings, stop))

@@ -1,4 +1,4 @@
-"""`volplane controller-manager`: the controllers against any API server."""
+"""`volplane controller-manager`: the controllers, with any API server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 from msgspec import structs
 
+from volplane.base.tasks import run_until
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import connect, run_until, serve
+from volplane.cli.serve import connect, serve
 from volplane.controllers import manager
 from volplane.controllers.manager import ControllerManagerOptions, UnknownController
 from volplane.loops.wait_reports import WaitRegistry

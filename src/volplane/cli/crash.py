@@ -1,4 +1,4 @@
-"""`volplane crash`: what happens when a machine loses power, or a process is killed."""
+"""`volplane crash`: simulate a power loss of a node, or kill the process of a role."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from volplane.host import Host
 def command(role: str, data_dir: str, revive: bool) -> None:
     """Kill ROLE (node/worker-2, apiserver, cloud, scheduler, controller-manager) with SIGKILL.
 
-    A node goes with its containers and mounts, as a machine does that loses power, and stays down until
-    --revive. Other roles are started again at once. Needs a cluster of `volplane up --separate`.
+    A node also loses its containers and mounts, like a machine that loses power, and stays down until
+    --revive. Other roles are restarted at once. Needs a cluster started with `volplane up --separate`.
     """
     layout = DataDirectory(data_dir)
     runs = RoleFiles(layout.run)
     keeper = runs.read("up")
     if keeper is None or not keeper.is_alive:
         raise CommandError(
-            f"no cluster of separate processes runs in {layout.directory}: volplane up --separate"
+            f"no cluster with separate processes runs in {layout.directory}: volplane up --separate"
         )
     if revive:
         runs.crash_marker(role).unlink(missing_ok=True)
@@ -39,7 +39,7 @@ def command(role: str, data_dir: str, revive: bool) -> None:
     found = runs.read(role)
     if found is None or not found.is_alive:
         known = sorted(p.stem.replace("node-", "node/") for p in layout.run.glob("*.pid") if p.stem != "up")
-        raise CommandError(f"{role} does not run; there are: {', '.join(known)}")
+        raise CommandError(f"{role} does not run; running roles: {', '.join(known)}")
     kind, _, name = role.partition("/")
     if kind == "node":
         runs.crash_marker(role).touch()

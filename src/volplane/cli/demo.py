@@ -1,4 +1,4 @@
-"""`volplane demo`: a claim and a pod end to end, the journey printed, the data proved, everything removed."""
+"""`volplane demo`: run a claim and a pod end to end, print each step, verify the data, remove everything."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.cluster.single_process import Cluster, ClusterOptions
 
-WIDTH = 110  # of the journey's table, also where there is no terminal
+WIDTH = 110  # of the table, also without a terminal
 
 
 @click.command()
 @click.option("--keep", is_flag=True, help="keep the data directory")
 @click.option("--log-level", default="ERROR", metavar="error", help="debug, info, warning or error")
 def command(keep: bool, log_level: str) -> None:
-    """Show the whole journey of a volume on this machine, in a few seconds.
+    """Show every step of a volume on this machine, in a few seconds.
 
     Starts a cluster of two nodes in a temporary directory, creates a claim and a pod through the API, prints
     each step with the component that took it, moves the pod to the other node, reads the data back, and
@@ -37,7 +37,7 @@ def command(keep: bool, log_level: str) -> None:
         serve(lambda stop: _demo(directory, stop), level=log_level.upper())
     finally:
         if keep:
-            click.echo(f"the cluster's directory is {directory}: volplane up --data-dir {directory}")
+            click.echo(f"the data directory is kept; continue with: volplane up --data-dir {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -54,7 +54,7 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
         transport = kubeconfig.load(cluster.layout.kubeconfig, agent="volplane-demo")
         client = Client(transport, component="volplane-demo")
         try:
-            await _run_script(console, DemoScript(client, directory))
+            await _run_script(console, DemoScript(client, directory), Journey(cluster.trace))
         finally:
             await client.close()
             await transport.close()
@@ -64,25 +64,26 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
         raise SystemExit(1)
 
 
-async def _run_script(console: Console, story: DemoScript) -> None:
-    journey = Journey()
-    await story.write()
-    console.print(f"A claim of 1Gi and a pod: [bold]{story.line}[/bold] written on {story.first_node}\n")
-    console.print(journey.table(story))
+async def _run_script(console: Console, script: DemoScript, journey: Journey) -> None:
+    await script.write()
+    console.print(f"A claim of 1Gi and a pod: [bold]{script.line}[/bold] written on {script.first_node}\n")
+    console.print(journey.table(script))
     console.print()
-    await story.move()
-    console.print(f"[bold]The proof[/bold]  written on {story.first_node}: {story.line}")
-    console.print(f"           read on {story.second_node}:    {story.read}")
-    console.print(f"           the pod moved in {story.moved_in * 1000:.0f} ms, detach and attach included\n")
-    if story.read != story.line:
+    await script.move()
+    console.print(f"[bold]The proof[/bold]  written on {script.first_node}: {script.line}")
+    console.print(f"           read on {script.second_node}:    {script.read}")
+    console.print(
+        f"           the pod moved in {script.moved_in * 1000:.0f} ms, detach and attach included\n"
+    )
+    if script.read != script.line:
         raise SystemExit("the data is not what was written")
-    for what in await story.clean_up():
+    for what in await script.clean_up():
         console.print(f"  removed: {what}")
     console.print()
 
 
 def _find_leftovers(directory: Path) -> str:
-    """What the demo did not give back; nothing if all is well."""
+    """What the demo has left on the machine; "" if nothing."""
     place = str(directory)
     mounts = [
         line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines() if place in line
@@ -100,5 +101,5 @@ def _find_leftovers(directory: Path) -> str:
 def _text(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # it went while we looked
+    except OSError:  # removed meanwhile
         return ""

@@ -1,6 +1,6 @@
-"""The demo's story as a user acts it out: through the API, waiting on watches.
+"""The steps of the demo, through the API and with watches, as a user would take them.
 
-A pod writes a line onto a new volume and is deleted; a second pod, kept off the first node, reads it.
+A pod writes a line to a new volume and is deleted; a second pod reads it on another node.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class DemoScript:
     def __init__(self, client: Client, directory: Path) -> None:
         self.client = client
         self.claim, self.writer = f"{NAMESPACE}/{CLAIM}", f"{NAMESPACE}/{WRITER}"
-        self.shelf = directory / "shelf"  # where the containers put what the demo shows
-        self.shelf.mkdir(mode=0o755)
+        self.results = directory / "results"  # a host directory to which the containers write results
+        self.results.mkdir(mode=0o755)
         secret = hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]
         self.line = f"volplane was here, {secret}"
         self.read = ""
@@ -50,10 +50,10 @@ class DemoScript:
         self.began = self.written = 0  # time.monotonic_ns
         self.moved_in = 0.0
 
-    # --- the acts
+    # --- steps
 
     async def write(self) -> None:
-        """Claim and pod, until the container has written onto the volume."""
+        """Create claim and pod, and wait until the container has written to the volume."""
         await self._caches()
         self.began = time.monotonic_ns()
         async with asyncio.TaskGroup() as group:
@@ -66,18 +66,18 @@ class DemoScript:
         self.first_node = pod.spec.node_name
 
     async def move(self) -> None:
-        """The first node is cordoned; another pod reads the line elsewhere."""
+        """Cordon the first node, and read the line in a pod on another node."""
         await self.client.patch(Node, self.first_node, merge={"spec": {"unschedulable": True}})
         began = time.monotonic()
         await self.client.delete(Pod, WRITER, NAMESPACE)
-        await self.client.create(self._pod(READER, "cat /data/line > /shelf/read"))
+        await self.client.create(self._pod(READER, "cat /data/line > /results/read"))
         pod = await self._wait_for_completion(READER)
         self.moved_in = time.monotonic() - began
         self.second_node = pod.spec.node_name
-        self.read = (self.shelf / "read").read_text().strip()
+        self.read = (self.results / "read").read_text().strip()
 
     async def clean_up(self) -> list[str]:
-        """Delete what a user made; what follows from it goes by itself."""
+        """Delete pods and claim, and wait until volume and attachment are gone."""
         claim = await self.client.get(PersistentVolumeClaim, CLAIM, NAMESPACE)
         volume = claim.spec.volume_name
         handle = await self._handle(volume)
@@ -95,7 +95,7 @@ class DemoScript:
         found = await self.client.get(PersistentVolume, volume)
         return found.spec.csi.volume_handle if found.spec.csi else ""
 
-    # --- waiting, by watches
+    # --- wait with watches
 
     async def _caches(self) -> None:
         for kind in (Pod, PersistentVolume, VolumeAttachment):
@@ -105,7 +105,7 @@ class DemoScript:
         return [p for p in self.client.cache(Pod).namespace(NAMESPACE) if p.name in (WRITER, READER)]
 
     async def _wait_for_completion(self, name: str) -> Pod:
-        """The pod when its container has ended well."""
+        """Wait until the pod has succeeded."""
 
         def phase() -> str:
             pod = self.client.cache(Pod).get(name, NAMESPACE)
@@ -126,14 +126,14 @@ class DemoScript:
                     changed.clear()
                     await changed.wait()
         except TimeoutError as error:
-            raise CommandError(f"not within {PATIENCE:g} s: {what}") from error
+            raise CommandError(f"timed out after {PATIENCE:g} s waiting for: {what}") from error
         finally:
             end()
 
     def _pod(self, name: str, script: str) -> Pod:
         mounts = (
             VolumeMount(name="data", mount_path="/data"),
-            VolumeMount(name="shelf", mount_path="/shelf"),
+            VolumeMount(name="results", mount_path="/results"),
         )
         claim = PersistentVolumeClaimVolumeSource(claim_name=CLAIM)
         return Pod(
@@ -149,7 +149,7 @@ class DemoScript:
                 ),
                 volumes=(
                     Volume(name="data", persistent_volume_claim=claim),
-                    Volume(name="shelf", host_path=HostPathVolumeSource(path=str(self.shelf))),
+                    Volume(name="results", host_path=HostPathVolumeSource(path=str(self.results))),
                 ),
             ),
         )

@@ -1,4 +1,4 @@
-"""`volplane driver`: the services of one of our drivers as a process of their own."""
+"""`volplane driver`: the controller or node service of a built-in driver."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import click
 
 from volplane.api import errors
 from volplane.api.core import Node
+from volplane.base.tasks import run_until
 from volplane.cli.aws_account import aws_account
 from volplane.cli.error import CommandError
-from volplane.cli.serve import connect, require_root, run_until, serve
+from volplane.cli.serve import connect, require_root, serve
 from volplane.drivers import ebs, efs
 from volplane.drivers.ebs import metadata
 from volplane.host import Host, NodePaths
@@ -36,13 +37,13 @@ from volplane.host import Host, NodePaths
     "--root-dir",
     default="",
     metavar="DIR",
-    help="node: directory that stands for /var/lib/kubelet; default: that directory itself",
+    help="node: directory to use as /var/lib/kubelet; default: /var/lib/kubelet",
 )
 @click.option(
     "--target-root",
     multiple=True,
     metavar="DIR",
-    help="node: directory besides /var/lib/kubelet where volumes may be staged and published, for tests",
+    help="node: additional directory where volumes may be staged and published, for tests",
 )
 @click.option(
     "--shared-dir",
@@ -92,27 +93,27 @@ def command(
 
 
 async def _find(kubeconfig: str) -> metadata.InstanceLocation:
-    """Where this node is. Raises Failure."""
-    told = await metadata.from_instance(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""))
+    """The instance and zone of this node. Raises CommandError."""
+    location = await metadata.from_instance(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""))
     name = os.environ.get("CSI_NODE_NAME", "")
-    if told is not None:
-        return told
+    if location is not None:
+        return location
     if not name:
         raise CommandError(
-            "a node service of ebs needs --instance-id and --zone: there are no instance metadata, and"
-            " CSI_NODE_NAME names no Node"
+            "a node service of ebs needs --instance-id and --zone: there is no instance metadata service, and"
+            " CSI_NODE_NAME is not set"
         )
     client = connect(kubeconfig, "ebs-plugin")
     try:
-        told = metadata.from_node(await client.get(Node, name))
+        location = metadata.from_node(await client.get(Node, name))
     except errors.APIError as error:
         raise CommandError(f"Node {name} cannot be read: {error}") from error
     finally:
         await client.close()
         await client.transport.close()
-    if told is None:
-        raise CommandError(f"Node {name} has no providerID of AWS and zone: give --instance-id and --zone")
-    return told
+    if location is None:
+        raise CommandError(f"Node {name} has no AWS providerID and zone: give --instance-id and --zone")
+    return location
 
 
 async def _serve(

@@ -1,4 +1,4 @@
-"""The options with which a user brings drivers and manifests, for every verb that starts a cluster."""
+"""The options for drivers and manifests of the user, for every verb that starts a cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OPTIONS = (
         "images",
         multiple=True,
         metavar="IMAGE=COMMAND",
-        help="run this program of the machine instead of an image",
+        help="run this command instead of the image",
     ),
     click.option(
         "--builtin-drivers/--no-builtin-drivers",
@@ -50,7 +50,7 @@ _OPTIONS = (
 
 
 def add_driver_options(verb: F) -> F:
-    """Give a verb the options; `made(say(**given))` is what they bring."""
+    """Add the options to a verb; `load_user_drivers(collect_options(**given))` evaluates them."""
     for option in reversed(_OPTIONS):
         verb = option(verb)
     return verb
@@ -63,7 +63,7 @@ def collect_options(
     images: Sequence[str] = (),
     ours: bool | None = None,
 ) -> SavedOptions:
-    """Here and now: paths and programs are found from this directory. Raises CannotStart."""
+    """Resolve paths and programs from the current directory. Raises CannotStart."""
     return SavedOptions(
         drivers=tuple(map(_absolute, drivers)),
         commands=tuple(CommandLine(text, external_driver.parse_driver_command(text)) for text in commands),
@@ -77,47 +77,48 @@ def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def load_user_drivers(said: SavedOptions) -> UserDrivers:
-    """What it comes to: files are read. Raises CannotStart."""
-    guests = [external_driver.read_driver_file(path) for path in said.drivers]
-    guests += [
-        external_driver.ExternalDriver(controller=line.command, node=line.command) for line in said.commands
+def load_user_drivers(options: SavedOptions) -> UserDrivers:
+    """Read the files of the options. Raises CannotStart."""
+    external_drivers = [external_driver.read_driver_file(path) for path in options.drivers]
+    external_drivers += [
+        external_driver.ExternalDriver(controller=line.command, node=line.command)
+        for line in options.commands
     ]
-    objects = tuple(thing for path in said.manifests for thing in user_drivers.read_manifests(path))
-    alone = bool(guests) or any(thing["kind"] == "CSIDriver" for thing in objects)
+    objects = tuple(thing for path in options.manifests for thing in user_drivers.read_manifests(path))
+    alone = bool(external_drivers) or any(thing["kind"] == "CSIDriver" for thing in objects)
     return UserDrivers(
-        drivers=tuple(guests),
+        drivers=tuple(external_drivers),
         manifests=objects,
-        images={image: user_drivers.program_for(line.command) for image, line in said.images.items()},
-        builtin=not alone if said.ours is None else said.ours,
-        options=said,
+        images={image: user_drivers.program_for(line.command) for image, line in options.images.items()},
+        builtin=not alone if options.ours is None else options.ours,
+        options=options,
     )
 
 
 def resolve_user_drivers(directory: str, **given: Any) -> tuple[UserDrivers, bool]:
-    """What the options bring; where there is none of them, what the last start on the directory was told.
+    """The user's drivers from the options or, without options, from those of the last start on the directory.
 
-    And whether it was told then. Raises Failure.
+    Returns also whether they are from the last start. Raises CommandError.
     """
     try:
-        if told := collect_options(**given):
-            return load_user_drivers(told), False
+        if saved := collect_options(**given):
+            return load_user_drivers(saved), False
         layout = DataDirectory(directory)
-        told = load_options(layout)
+        saved = load_options(layout)
     except CannotStart as error:
         raise CommandError(str(error)) from error
     try:
-        return load_user_drivers(told), bool(told)
+        return load_user_drivers(saved), bool(saved)
     except CannotStart as error:
         raise CommandError(
-            f"{error}\n  The last start on {layout.directory} was told "
-            f"{' '.join(told.command_words())}: say what to bring instead, "
-            "or --builtin-drivers for EBS and EFS alone."
+            f"{error}\n  The last start on {layout.directory} had the options "
+            f"{' '.join(saved.command_words())}: give others, "
+            "or --builtin-drivers for EBS and EFS only."
         ) from error
 
 
 def find_unused_images(bringing: UserDrivers) -> Iterator[str]:
-    """An image that no manifest has may come later; it may be mistyped, too."""
+    """Warnings about --image options that match no manifest: they may be mistyped."""
     there = {image for thing in bringing.manifests for image in _images(thing)}
     names = {name for image in there for name in (image, image.partition("@")[0], image_repository(image))}
     known = ", ".join(sorted(there)) or "none"
@@ -127,7 +128,7 @@ def find_unused_images(bringing: UserDrivers) -> Iterator[str]:
 
 
 def _images(thing: Any) -> Iterator[str]:
-    """Of containers, wherever they stand in it."""
+    """The images of all containers in an object."""
     if isinstance(thing, dict):
         if isinstance(thing.get("image"), str) and "name" in thing:
             yield thing["image"]
@@ -139,7 +140,7 @@ def _images(thing: Any) -> Iterator[str]:
 
 
 def describe_drivers(learned: DiscoveredDrivers) -> Iterator[str]:
-    """What was found out about the drivers, for people."""
+    """Describe the discovered drivers to the user."""
     yield from find_unused_images(learned.user_drivers)
     for one, facts in zip(learned.user_drivers.drivers, learned.facts, strict=True):
         where = {
@@ -149,10 +150,10 @@ def describe_drivers(learned: DiscoveredDrivers) -> Iterator[str]:
         }[external_driver.resolve_shape(one, facts)]
         yield f"driver {facts.name} {facts.version}".rstrip() + f": {where}"
         can = sorted(facts.plugin | facts.controller | {f"node {name}" for name in facts.node})
-        yield f"  it can: {', '.join(can) or 'nothing beyond mounting'}"
+        yield f"  capabilities: {', '.join(can) or 'none; it only mounts'}"
         if facts.topology:
             yield f"  topology: {', '.join(sorted(facts.topology))}"
         for made in external_driver.build_manifests(one, facts):
             if isinstance(made, StorageClass):
-                derived = "" if one.classes else ", derived from its answers"
+                derived = "" if one.classes else ", derived from its capabilities"
                 yield f"  StorageClass {made.name} ({made.volume_binding_mode or 'Immediate'}{derived})"

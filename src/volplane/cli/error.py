@@ -1,4 +1,4 @@
-"""What a verb raises when it cannot do what was asked: one line that says what is wrong and what to do."""
+"""The error of a verb: a message that says what is wrong and what to do."""
 
 
 class CommandError(Exception):

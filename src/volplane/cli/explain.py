@@ -1,4 +1,4 @@
-"""`volplane explain`: which step waits, on whom, since when, and what to do about it."""
+"""`volplane explain`: which step waits, for whom, since when, and what to do."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from volplane.explain.render import MARKS, render_lines
 from volplane.explain.resolve import ExplainTarget, MissingName, UnsupportedKind, explain, parse_target
 from volplane.explain.result import ExplainResult, StepState
 
-WAITS = 3  # the exit code where something waits
+WAITS = 3  # exit code if something waits
 WIDEST = 110
-PATIENCE = 60.0  # seconds for the whole answer
+PATIENCE = 60.0  # timeout in seconds
 
 
 @click.command()
@@ -36,13 +36,15 @@ PATIENCE = 60.0  # seconds for the whole answer
 @click.option("--data-dir", default="", metavar="DIR", help="cluster of `volplane up`; shows its timers, too")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="output format")
 def command(what: str, namespace: str, kubeconfig: str, data_dir: str, output: str) -> None:
-    """Say why KIND/NAME waits: the step, on whom, since when, and what to do.
+    """Explain why KIND/NAME waits: the step, for whom, since when, and what to do.
 
-    KIND is pvc, pv, pod, volumeattachment, node or volumesnapshot. Nothing is changed in the cluster. The
-    exit code is 0 if nothing waits, 3 if something does, 1 if it could not be found out.
+    KIND is pvc, pv, pod, volumeattachment, node or volumesnapshot. Changes nothing in the cluster. Exit
+    code 0: nothing waits; 3: something waits; 1: it could not be determined.
     """
     if kubeconfig and data_dir:
-        raise click.UsageError("--kubeconfig and --data-dir exclude each other: a directory has its own")
+        raise click.UsageError(
+            "--kubeconfig and --data-dir exclude each other: a data directory has its own kubeconfig"
+        )
     file = _file(kubeconfig, data_dir)
     try:
         asked = parse_target(what, namespace or (configs.namespace(file) if file else "") or "default")
@@ -59,7 +61,7 @@ def command(what: str, namespace: str, kubeconfig: str, data_dir: str, output: s
 
 
 def _file(kubeconfig: str, data_dir: str) -> str:
-    """The kubeconfig to use; "" is a pod's own."""
+    """The kubeconfig to use; "" for a pod's service account."""
     if data_dir:
         return str(Path(data_dir).expanduser().absolute() / "kubeconfig")
     if kubeconfig:
@@ -86,12 +88,12 @@ async def _explain(asked: ExplainTarget, file: str) -> ExplainResult:
     still = SnapshotCaches(carrier, namespace=asked.namespace)
     try:
         obj = await Client(carrier, caches=still).get(asked.type, asked.name, asked.namespace)
-        told = (
+        reports = (
             await wait_reports.read_all_reports(Path(file).parent / "run")
             if file
             else wait_reports.RoleReports()
         )
-        return await explain(ClusterState(still, told), asked, obj)
+        return await explain(ClusterState(still, reports), asked, obj)
     finally:
         await still.close()
         await carrier.close()

@@ -1,4 +1,4 @@
-"""`volplane fencer`: the node fencer beside the EBS driver's controller."""
+"""`volplane fencer`: the sidecar that taints nodes whose instances are stopped."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 
 import click
 
+from volplane.base.tasks import run_until
 from volplane.cli.aws_account import aws_account
-from volplane.cli.serve import connect, run_until, serve
+from volplane.cli.serve import connect, serve
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.loops.wait_reports import WaitRegistry
@@ -17,7 +18,7 @@ from volplane.sidecars import fencer
 @click.command()
 @click.option("--kubeconfig", default="", metavar="FILE", help="API server and credentials")
 def command(kubeconfig: str) -> None:
-    """Taint nodes whose instances are off, so that their pods and volumes are released, until stopped.
+    """Taint nodes whose instances are stopped, so that their pods and volumes are released.
 
     The disk service and the keys come from AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
     """

@@ -1,4 +1,4 @@
-"""The journey as a table: each step, who took it, when, and how long it took."""
+"""The steps of a volume as a table: component, start and duration of each."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from volplane.base import trace
-from volplane.base.trace import Span
+from volplane.base.trace import Span, Trace
 from volplane.cli.demo_script import DemoScript
 
 
 class Journey:
-    """The spans of this process between the first request and the last byte."""
+    """The spans of a cluster between the first request and the last byte."""
 
-    def table(self, story: DemoScript) -> Table:
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def table(self, script: DemoScript) -> Table:
         shown = Table(box=None, pad_edge=False, header_style="dim")
         for name, justify in (
             ("since start", "right"),
@@ -23,26 +25,26 @@ class Journey:
             ("step", "left"),
         ):
             shown.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
-        for span in self._select_spans(story):
-            shown.add_row(*_row(span, story.began))
-        total = (story.written - story.began) / 1e6
-        shown.add_row(f"[bold]{total:.1f} ms[/bold]", "", "you", "see that the pod has done its work")
+        for span in self._select_spans(script):
+            shown.add_row(*_row(span, script.began))
+        total = (script.written - script.began) / 1e6
+        shown.add_row(f"[bold]{total:.1f} ms[/bold]", "", "you", "see that the pod has succeeded")
         return shown
 
-    def _select_spans(self, story: DemoScript) -> Iterator[Span]:
-        """What belongs to this claim and pod, in the order of beginning."""
-        # Of the API server's steps only the user's own two: the others are inside the step of whoever asked.
-        own = {f"pvc/{story.claim}", f"pod/{story.writer}"}
-        for span in trace.spans():
-            if not story.began <= span.start <= story.written or span.subject.startswith("node/"):
+    def _select_spans(self, script: DemoScript) -> Iterator[Span]:
+        """The spans of this claim and pod, in order of their start."""
+        # Of the API server's steps only the user's two: the others are part of the caller's step.
+        own = {f"pvc/{script.claim}", f"pod/{script.writer}"}
+        for span in self._trace.spans():
+            if not script.began <= span.start <= script.written or span.subject.startswith("node/"):
                 continue
             if span.component == "driver":
-                continue  # inside the step of whoever called it
+                continue  # part of the caller's step
             if span.component == "apiserver":
                 if span.step != "create" or span.subject not in own:
                     continue
                 own.remove(span.subject)
-            if "Conflict" not in span.error:  # somebody was faster: it is read and decided again at once
+            if "Conflict" not in span.error:  # a conflict is retried at once
                 yield span
 
 

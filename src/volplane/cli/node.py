@@ -1,4 +1,4 @@
-"""`volplane node`: one node against any API server."""
+"""`volplane node`: one node, with any API server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 import click
 import msgspec
 
+from volplane.base.tasks import run_until
 from volplane.cli.aws_account import aws_account
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import connect, require_root, run_until, serve
+from volplane.cli.serve import connect, require_root, serve
 from volplane.client.kubeconfig import BadKubeconfig
 from volplane.cluster.builtin_images import ImageDeps, builtin_images, service_account_client
 from volplane.cluster.user_drivers import BadImage, parse_image_program
+from volplane.csi.call_recorder import start_recording
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.loops.wait_reports import WaitRegistry
@@ -42,7 +44,7 @@ from volplane.node.options import NodeOptions, pki_directory
     "mapped",
     multiple=True,
     metavar="IMAGE=COMMAND",
-    help="run this program of the machine instead of an image",
+    help="run this command instead of the image",
 )
 @click.option("--programs-file", default="", metavar="FILE", help="the same for many images, as JSON")
 @click.option(
@@ -69,7 +71,7 @@ def command(
             await run_until(
                 stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, pki_directory(settings))
             )
-        # Whoever is a node may have to take down what an earlier life has left, however early it is stopped.
+        # A registered node may have to remove what an earlier run has left, even if it is stopped early.
         if not bootstrap_kubeconfig or _has_joined(kubeconfig):
             programs = _programs(mapped, programs_file)
             await _serve(settings, kubeconfig, cover, latency, programs, shared_dir, registry, stop)
@@ -95,16 +97,16 @@ def _has_joined(kubeconfig: str) -> bool:
 
 
 async def _join(name: str, bootstrap: str, kubeconfig: str, directory: str) -> None:
-    from volplane.node import tls_bootstrap  # it needs what only this moment needs
+    from volplane.node import tls_bootstrap  # imported only when needed
 
     if not kubeconfig:
-        raise CommandError("--bootstrap-kubeconfig needs --kubeconfig: where to write who this node is")
+        raise CommandError("--bootstrap-kubeconfig needs --kubeconfig, to store the node's credentials")
     try:
         await tls_bootstrap.request_client_certificate(
             name=name, bootstrap=bootstrap, config=kubeconfig, directory=directory
         )
     except (tls_bootstrap.BootstrapRefused, BadKubeconfig) as error:
-        raise CommandError(f"this machine did not become a node: {error}") from error
+        raise CommandError(f"this machine could not join the cluster: {error}") from error
 
 
 async def _serve(
@@ -120,7 +122,8 @@ async def _serve(
     client = connect(kubeconfig, "kubelet")
     host = Host()
     places = {name_of(settings): ebs.EbsNodeConfig(settings.instance_id, settings.zone, latency=latency)}
-    kit = ImageDeps(service_account_client, host, aws_account(), places, shared_dir, registry)
+    recorder = start_recording()
+    kit = ImageDeps(service_account_client, host, aws_account(), places, shared_dir, registry, recorder)
     try:
         own = builtin_images(kit, standing)
         await kubelet.run(
@@ -132,6 +135,7 @@ async def _serve(
             cover=cover,
             programs=standing,
             wait_registry=registry,
+            interceptor=recorder,
         )
     finally:
         await client.close()

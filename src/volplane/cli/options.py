@@ -1,4 +1,4 @@
-"""Click options out of a settings Struct: one option per field, upstream's flag names."""
+"""Click options from an options Struct: one per field, with upstream's flag names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FlagOption(click.Option):
 
 
 class _FlagValue(click.ParamType[Any]):
-    """A value in the flag's own spelling: durations like 15s, lists with commas."""
+    """A value as users type it: durations like 15s, lists with commas."""
 
     def __init__(self, flag: Flag) -> None:
         self.flag = flag
@@ -66,9 +66,9 @@ def options(
     given: Mapping[str, Any] | None = None,
     sidecar: bool = False,
 ) -> Callable[[Verb], Verb]:
-    """Give a verb the flags of `settings`; it gets `settings=` ready made, with `given` for hidden ones.
+    """Add the flags of `settings` to a verb, which is called with `settings=`. `given`: hidden values.
 
-    A `sidecar` takes flags of upstream's logging and run time, too, as manifests have them, and ignores them.
+    A `sidecar` also accepts and ignores flags of upstream's logging and runtime, as manifests use them.
     """
 
     def decorate(verb: Verb) -> Verb:
@@ -114,5 +114,5 @@ def _option(flag: Flag) -> Callable[[Verb], Verb]:
 
 def _ignored_option(name: str) -> Callable[[Verb], Verb]:
     spellings = (f"--{name}", "-v") if name == "v" else (f"--{name}",)
-    alone = "true" if name in SWITCHES else None  # a switch may come without a value
+    alone = "true" if name in SWITCHES else None  # a switch needs no value
     return click.option(*spellings, hidden=True, expose_value=False, is_flag=False, flag_value=alone)

@@ -1,4 +1,4 @@
-"""`volplane provisioner`: the provisioner beside a driver, with external-provisioner's flags."""
+"""`volplane provisioner`: the provisioner sidecar of a driver, with external-provisioner's flags."""
 
 from volplane.cli.sidecar import verb
 from volplane.sidecars import provisioner
@@ -7,5 +7,5 @@ command = verb(
     "csi-provisioner",
     provisioner.ProvisionerOptions,
     provisioner.run,
-    "Make and delete volumes for claims until stopped.",
+    "Create and delete volumes for claims until stopped.",
 )

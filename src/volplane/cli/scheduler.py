@@ -1,4 +1,4 @@
-"""`volplane scheduler`: the scheduler against any API server."""
+"""`volplane scheduler`: the scheduler, with any API server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from functools import partial
 import click
 
 from volplane import scheduler
-from volplane.cli.serve import connect, run_until, serve
+from volplane.base.tasks import run_until
+from volplane.cli.serve import connect, serve
 from volplane.loops.wait_reports import WaitRegistry
 
 
@@ -18,7 +19,7 @@ from volplane.loops.wait_reports import WaitRegistry
     "--scheduler-name",
     default="default-scheduler",
     metavar="default-scheduler",
-    help="schedulerName of the pods to place",
+    help="schedulerName of the pods to schedule",
 )
 @click.option(
     "--bind-timeout-seconds",

@@ -1,4 +1,4 @@
-"""How every verb that serves runs: on uvloop, until a signal, with its log, failures as one clear line."""
+"""Run a verb that serves: on uvloop, until a signal, with logging and readable errors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from typing import Any
 
 import uvloop
 
-from volplane.base import descriptors, log, memory
+from volplane.base import descriptors, log, memory, trace
 from volplane.base.files import UnusableFile
 from volplane.base.locks import LockHeld
+from volplane.base.tasks import background
 from volplane.cli.client_factory import connect as connect
 from volplane.cli.error import CommandError
 from volplane.cluster.errors import CannotStart
@@ -31,8 +32,8 @@ logger = logging.getLogger(__name__)
 FEWEST_FILES = 96
 RAISE = "raise the hard limit (ulimit -Hn, LimitNOFILE= of a systemd unit, --ulimit nofile of docker)"
 STOPS = (signal.SIGINT, signal.SIGTERM)
-DEAF = 20.0  # seconds without an answer after which a loop that is to stop counts as hanging
-CLOSED = "the handler is closed"  # uvloop's word for a connection that both ends have closed
+DEAF = 20.0  # seconds after which an event loop that does not respond while stopping counts as hung
+CLOSED = "the handler is closed"  # uvloop's message for a connection that both ends have closed
 
 
 def serve(
@@ -42,10 +43,10 @@ def serve(
     files: int = FEWEST_FILES,
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once.
+    """Run `work(stop)` to its end. SIGINT and SIGTERM set `stop`; a second signal exits at once.
 
-    `files`: how many must be open at a time. `wait_registry`: what its roles wait for, reported on the socket
-    that $VOLPLANE_WAITS names.
+    `files`: the number of open files it needs. `wait_registry`: what its roles wait for, reported on the
+    socket in $VOLPLANE_WAITS.
     """
     log.setup(level)
     require_descriptors(files)
@@ -61,8 +62,8 @@ def serve(
 
 
 def user_message(error: BaseException) -> str:
-    """What a user can do something about, in a line; nothing for a mistake of ours."""
-    if isinstance(error, BaseExceptionGroup):  # several roles start side by side
+    """The message for an error that the user can fix; "" for a bug."""
+    if isinstance(error, BaseExceptionGroup):  # several roles start in parallel
         return next(filter(None, map(user_message, error.exceptions)), "")
     if isinstance(error, CannotStart):
         return str(error)
@@ -81,13 +82,13 @@ def user_message(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename or 'the data directory'}"
     if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError) and error.filename:
-        return f"{error.filename2 or error.filename}: {error.strerror}"  # of a rename, what is in its way
+        return f"{error.filename2 or error.filename}: {error.strerror}"  # filename2: the target of a rename
     return ""
 
 
 def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """As every loop does, but for the last word of TLS on a connection that the other end closes at the same
-    moment: uvloop calls that fatal, and nobody has lost anything.
+    """The default handler, except for a harmless error: uvloop reports a fatal error if both ends close a TLS
+    connection at the same moment.
     """
     error = context.get("exception")
     if isinstance(error, RuntimeError) and CLOSED in str(error):
@@ -97,10 +98,10 @@ def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, An
 
 
 class StopSignals:
-    """SIGINT and SIGTERM: the first sets `stop`, the second ends the process at once.
+    """SIGINT and SIGTERM: the first sets `stop`, the second exits at once.
 
-    Heard by Python and not by the loop: a loop that hangs in a system call hears nothing. From the first one
-    on it is watched from outside, and if it does not answer for a while, the process ends as it is.
+    The handlers are Python's and not the loop's, because a loop that hangs in a system call handles no
+    signals. After the first signal a thread watches the loop, and exits if the loop does not respond.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -119,67 +120,45 @@ class StopSignals:
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def _watch_loop(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed: it has come to its end
+        with suppress(RuntimeError):  # the loop is closed
             while True:
                 self._answered.clear()
                 self._loop.call_soon_threadsafe(self._answered.set)
                 if not self._answered.wait(DEAF):
                     break
                 time.sleep(1.0)
-            os.write(2, b"volplane: it hangs and does not stop: ended as it is\n")
+            os.write(2, b"volplane: the process hangs and does not stop; exiting without cleanup\n")
             os._exit(1)
 
 
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], registry: WaitRegistry) -> None:
+    trace.start()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(handle_loop_exception)
     StopSignals(loop, stop).listen()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # a kept role holds them back while it starts
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # blocked while a supervised role starts
     if lifeline := os.environ.get("VOLPLANE_LIFELINE"):
-        # Readable means closed: the process that keeps us is gone, and the next one must find nobody here.
+        # Readable means closed: the supervisor has ended, and its successor must not find this process.
         loop.add_reader(int(lifeline), os._exit, 1)
-    if "VOLPLANE_CALLS" in os.environ:
-        from volplane.csi import call_recorder  # not for those that never call a driver
-
-        call_recorder.start_recording()
-    tidying = asyncio.create_task(memory.release_memory_periodically(), name="memory")
-    place = os.environ.get("VOLPLANE_WAITS")
-    try:
-        async with serve_wait_reports(place, registry) if place else nullcontext():
-            await work(stop)
-    finally:
-        tidying.cancel()
-        await asyncio.gather(tidying, return_exceptions=True)
-
-
-async def run_until(stop: asyncio.Event, work: Awaitable[None]) -> None:
-    """Run `work` until it ends or `stop` is set; then it is cancelled and awaited."""
-    running, asked = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running
-    finally:
-        for task in (running, asked):
-            task.cancel()
-        await asyncio.gather(running, asked, return_exceptions=True)
+    path = os.environ.get("VOLPLANE_WAITS")
+    reports = serve_wait_reports(path, registry) if path else nullcontext()
+    async with background(memory.release_memory_periodically()), reports:
+        await work(stop)
 
 
 def require_descriptors(files: int) -> None:
-    """Take as many descriptors as the machine allows. Raises Failure if these are too few to start."""
+    """Raise the limit of open files. Raises CommandError if it is too low to start."""
     limit = descriptors.raise_limit()
     if limit < files:
-        raise CommandError(
-            f"only {limit} files may be open, and at least {files} are needed to start: {RAISE}"
-        )
+        raise CommandError(f"the limit of open files is {limit}, but at least {files} are needed: {RAISE}")
 
 
 def require_root(*, loops: bool = True) -> None:
-    """Disks are attached and mounted for real. Raises Failure."""
+    """Check that the process is root, to attach and mount disks. Raises CommandError."""
     if os.geteuid() != 0:
         raise CommandError(
-            "needs root: disks are attached as loop devices and mounted, containers get own namespaces.\n"
+            "needs root: it attaches disks as loop devices, mounts them, and creates namespaces.\n"
             "  Run it with sudo, or in a container or VM where you are root."
         )
     if loops and not os.path.exists("/dev/loop-control"):

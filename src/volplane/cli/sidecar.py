@@ -1,4 +1,4 @@
-"""The sidecars that talk to an API server, as verbs: same start, different room."""
+"""The verbs of sidecars that use an API server."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from volplane.base.tasks import run_until
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import connect, run_until, serve
+from volplane.cli.serve import connect, serve
+from volplane.csi.call_recorder import start_recording
 from volplane.loops.controller import Unsupported
 from volplane.loops.wait_reports import WaitRegistry
 
 
 def verb(
-    component: str, settings: type[Struct], run: Callable[..., Awaitable[None]], about: str
+    component: str,
+    settings: type[Struct],
+    run: Callable[..., Awaitable[None]],
+    about: str,
+    *,
+    calls_driver: bool = True,
 ) -> click.Command:
-    """A command with the sidecar's own flags and --kubeconfig."""
+    """A command with the sidecar's flags and --kubeconfig."""
 
     async def work(
         chosen: Any, kubeconfig: str, master: str, registry: WaitRegistry, stop: asyncio.Event
@@ -30,7 +37,8 @@ def verb(
         namespace = os.environ.get("POD_NAMESPACE", os.environ.get("NAMESPACE", "default"))
         try:
             own = {"identity": identity, "namespace": namespace, "wait_registry": registry}
-            await run_until(stop, run(client, chosen, **own))
+            calls = {"interceptor": start_recording()} if calls_driver else {}
+            await run_until(stop, run(client, chosen, **own, **calls))
         except Unsupported as error:
             raise CommandError(str(error)) from error
         finally:

@@ -1,8 +1,12 @@
-"""`volplane snapshot-controller`: the snapshot controller by itself, with upstream's flags."""
+"""`volplane snapshot-controller`: the snapshot controller, with upstream's flags."""
 
 from volplane.cli.sidecar import verb
 from volplane.controllers.snapshot import role
 
 command = verb(
-    "snapshot-controller", role.SnapshotControllerOptions, role.run, "Look after snapshots until stopped."
+    "snapshot-controller",
+    role.SnapshotControllerOptions,
+    role.run,
+    "Bind and delete snapshots and their contents until stopped.",
+    calls_driver=False,
 )

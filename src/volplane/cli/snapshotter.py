@@ -1,4 +1,4 @@
-"""`volplane snapshotter`: the snapshotter beside a driver, with external-snapshotter's flags."""
+"""`volplane snapshotter`: the snapshotter sidecar of a driver, with external-snapshotter's flags."""
 
 from volplane.cli.sidecar import verb
 from volplane.sidecars import snapshotter
@@ -7,5 +7,5 @@ command = verb(
     "csi-snapshotter",
     snapshotter.SnapshotterOptions,
     snapshotter.run,
-    "Take and delete snapshots until stopped.",
+    "Create and delete snapshots until stopped.",
 )

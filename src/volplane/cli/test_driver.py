@@ -1,4 +1,4 @@
-"""`volplane test-driver`: a driver of your own through every lifecycle that it promises."""
+"""`volplane test-driver`: run the conformance cases for a user's CSI driver."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from itertools import chain
 import click
 import yaml
 
+from volplane.base.tasks import run_until
 from volplane.base.units import format_duration
 from volplane.cli.error import CommandError
 from volplane.cli.options import DURATION
-from volplane.cli.serve import require_root, run_until, serve
+from volplane.cli.serve import require_root, serve
 from volplane.cluster import external_driver
 from volplane.cluster.errors import CannotStart as CannotBring
 from volplane.cluster.external_driver import ExternalDriver
@@ -46,7 +47,7 @@ SEEDS = 1 << 31
     "images",
     multiple=True,
     metavar="IMAGE=COMMAND",
-    help="run this program of the machine instead of an image of the manifests",
+    help="run this command instead of the image; names the driver's container",
 )
 @click.option(
     "--secret", "secrets", multiple=True, metavar="KEY=VALUE", help="secret for calls that take secrets"
@@ -96,11 +97,12 @@ def command(
 ) -> None:
     """Test a CSI driver: its calls, its data, and what happens when it is killed.
 
-    Starts the driver as --driver, --driver-command or --manifest with --image say ($CSI_ENDPOINT, $NODE_ID,
-    $STATE_DIR and $SHARED_DIR differ between instances), asks what it can do, and runs every case that this
-    promises. Needs root.
+    Starts the driver from --driver, --driver-command, or --manifest with --image ($CSI_ENDPOINT, $NODE_ID,
+    $STATE_DIR and $SHARED_DIR differ between instances), queries its capabilities, and runs every case that
+    applies. Needs root.
 
-    Exit code 0: no case failed; 1: some did, or the driver does not start; 2: wrong usage; 130: interrupted.
+    Exit code 0: no case failed; 1: a case failed, or the driver does not start; 2: wrong usage;
+    130: interrupted.
     """
     for option, pattern in (("--focus", focus), ("--skip", skip)):
         _check_pattern(option, pattern)
@@ -110,10 +112,12 @@ def command(
         return
     if [bool(file), bool(line), bool(manifests)].count(True) != 1:
         raise click.UsageError(
-            "say which driver: --driver FILE, --driver-command COMMAND, or --manifest PATH with --image"
+            "give a driver: --driver FILE, --driver-command COMMAND, or --manifest PATH with --image"
         )
     if bool(manifests) != bool(images):
-        raise click.UsageError("--manifest and --image belong together: which container is the driver?")
+        raise click.UsageError(
+            "--manifest and --image must be given together: --image tells which container is the driver"
+        )
     if not cases:
         raise click.UsageError(_nothing(focus, skip))
     if timeout <= 0:
@@ -127,9 +131,9 @@ def command(
     require_root()
     try:
         if manifests:
-            brought = _read_deployment(manifests, images)
+            driver = _read_deployment(manifests, images)
         else:
-            brought = (
+            driver = (
                 external_driver.read_driver_file(file) if file else external_driver.from_command(line or "")
             )
     except BadImage as error:
@@ -137,7 +141,7 @@ def command(
     except CannotBring as error:
         option = "--driver" if file else "--manifest" if manifests else "--driver-command"
         raise CommandError(f"{option}: {error}") from error
-    said: dict[str, Sequence[str | None]] = {
+    option_values: dict[str, Sequence[str | None]] = {
         "--driver": [file],
         "--driver-command": [line],
         "--manifest": manifests,
@@ -148,7 +152,7 @@ def command(
         "--secret": [f"{pair.partition('=')[0]}=…" for pair in secrets],
         "--timeout": [format_duration(timeout) if timeout != TIMEOUT else None],
     }
-    pairs = [(option, word) for option, words in said.items() for word in words if word]
+    pairs = [(option, word) for option, words in option_values.items() for word in words if word]
     again = [_program_name(sys.argv[0]), "test-driver", *chain.from_iterable(pairs)]
     chosen = runner.CaseSettings(
         focus=focus,
@@ -160,12 +164,12 @@ def command(
     begun: list[DriverTestRun] = []
 
     async def work(stop: asyncio.Event) -> None:
-        await run_until(stop, _test(brought, cases, chosen, again, sent, wanted, mutable, begun))
+        await run_until(stop, _test(driver, cases, chosen, again, sent, wanted, mutable, begun))
 
     try:
         serve(work, level="ERROR")
     finally:
-        for run in begun:  # whatever has ended it
+        for run in begun:  # also after an error
             _write(run, places)
     if not (begun and begun[0].complete):
         raise click.exceptions.Abort
@@ -174,7 +178,7 @@ def command(
 
 
 async def _test(
-    brought: ExternalDriver,
+    driver: ExternalDriver,
     cases: Sequence[Case],
     settings: runner.CaseSettings,
     again: Sequence[str],
@@ -194,7 +198,7 @@ async def _test(
 
     try:
         await driver_run.run_driver_tests(
-            brought,
+            driver,
             cases,
             settings,
             progress.case_ended,
@@ -208,14 +212,14 @@ async def _test(
     except (DriverStartError, CannotBring) as error:
         raise CommandError(str(error)) from error
     except CallError as error:
-        raise CommandError(f"the driver does not say what it is: {error}") from error
+        raise CommandError(f"the driver does not answer identity calls: {error}") from error
     finally:
         for run in begun:
             progress.end(run)
 
 
 def _program_name(program: str) -> str:
-    """As it can be called again from here: by its name, if that is on PATH."""
+    """How to call this program again: by its name, if it is on PATH."""
     if os.path.basename(program) != NAME or shutil.which(NAME) == os.path.abspath(program):
         return NAME
     return program
@@ -229,7 +233,7 @@ def _check_pattern(option: str, pattern: str) -> None:
 
 
 def _check_report_path(option: str, place: str | None) -> None:
-    """Before minutes are spent on what could not be written in the end."""
+    """Check before the run that a report can be written."""
     if not place:
         return
     directory = os.path.dirname(os.path.abspath(place))
@@ -244,11 +248,11 @@ def _check_report_path(option: str, place: str | None) -> None:
 def _nothing(focus: str, skip: str) -> str:
     wanted = f"--focus {focus!r}" if focus else "all cases"
     without = f" without --skip {skip!r}" if skip else ""
-    return f"{wanted}{without} leaves no case; --list shows their names"
+    return f"{wanted}{without} selects no case; --list shows all names"
 
 
 def _write(run: DriverTestRun, places: Mapping[str, str | None]) -> None:
-    """One that cannot be written costs no other. Raises Failure."""
+    """Write all reports, even if one fails. Raises CommandError."""
     problems = []
     for option, path in places.items():
         try:
@@ -261,10 +265,10 @@ def _write(run: DriverTestRun, places: Mapping[str, str | None]) -> None:
 
 
 def _read_deployment(manifests: Sequence[str], images: Sequence[str]) -> ExternalDriver:
-    """Raises CannotBring."""
+    """The driver in deployment manifests. Raises CannotStart."""
     things = [thing for path in manifests for thing in read_manifests(path)]
     return external_driver.from_manifests(
-        things, {image: said.command for image, said in map(parse_image_option, images)}
+        things, {image: option_values.command for image, option_values in map(parse_image_option, images)}
     )
 
 
@@ -279,21 +283,23 @@ def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _read_secrets(file: str | None) -> dict[str, str]:
-    """What stands in a file can be sent again by whoever reads the report, and is in no list of processes."""
+    """Read secrets from a file, which keeps them out of process lists and lets a report be reproduced."""
     if not file:
         return {}
     try:
         with open(file) as opened:
-            told = yaml.safe_load(opened)
+            values = yaml.safe_load(opened)
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(
             f"--secret-file {file}: {getattr(error, 'strerror', None) or error}"
         ) from error
     except yaml.YAMLError as error:
         raise click.UsageError(f"--secret-file {file} is not YAML: {error}") from error
-    if not isinstance(told, dict) or not all(isinstance(value, str | int | float) for value in told.values()):
+    if not isinstance(values, dict) or not all(
+        isinstance(value, str | int | float) for value in values.values()
+    ):
         raise click.UsageError(f"--secret-file {file} is not a list of KEY: VALUE lines")
-    return {str(key): str(value) for key, value in told.items()}
+    return {str(key): str(value) for key, value in values.items()}
 
 
 def _list(cases: Sequence[Case]) -> None:

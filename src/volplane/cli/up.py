@@ -1,4 +1,4 @@
-"""`volplane up`: a cluster in the foreground."""
+"""`volplane up`: run a cluster in the foreground."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
+from volplane.base.tasks import run_until
 from volplane.cli.driver_options import add_driver_options, describe_drivers, resolve_user_drivers
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import FEWEST_FILES, require_root, run_until, serve
+from volplane.cli.serve import FEWEST_FILES, require_root, serve
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.multi_process import MultiProcessCluster
 from volplane.cluster.single_process import Cluster, ClusterOptions, files_needed
@@ -22,13 +23,13 @@ from volplane.cluster.user_drivers import UserDrivers
 LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 
 TAKE_OVER = 30.0  # seconds
-PATIENCE = 15.0  # seconds for a start that is to be stopped
+PATIENCE = 15.0  # seconds that a start gets to complete after it is asked to stop
 
 
 @click.command()
 @options(ClusterOptions)
 @add_driver_options
-@click.option("--separate", is_flag=True, help="run each role as a process of its own")
+@click.option("--separate", is_flag=True, help="run each role as a separate process")
 @click.option(
     "--log-level", type=LEVELS, default="INFO", metavar="info", help="debug, info, warning or error"
 )
@@ -38,25 +39,25 @@ def command(settings: ClusterOptions, separate: bool, log_level: str, **given: A
     Writes a kubeconfig into the data directory. Ctrl-C stops the pods, unmounts the volumes and releases the
     loop devices. A start on the same directory continues where the last one stopped.
 
-    A driver of your own replaces the built-in drivers unless --builtin-drivers is given. The next start on
-    the same directory uses the same drivers, manifests and images unless it is given others.
+    Your own driver replaces the built-in drivers unless --builtin-drivers is given. The next start on the
+    same directory uses the same drivers, manifests and images unless you give others.
     """
     require_root()
-    brought, again = resolve_user_drivers(settings.data_dir, **given)
+    drivers, again = resolve_user_drivers(settings.data_dir, **given)
     if again:
-        _say(f"options of the last start: {' '.join(brought.options.command_words())}")
+        _say(f"options of the last start: {' '.join(drivers.options.command_words())}")
     files = FEWEST_FILES if separate else files_needed(settings.nodes)
-    serve(lambda stop: _up(settings, brought, separate, stop), level=log_level, files=files)
+    serve(lambda stop: _up(settings, drivers, separate, stop), level=log_level, files=files)
 
 
-async def _up(settings: ClusterOptions, brought: UserDrivers, separate: bool, stop: asyncio.Event) -> None:
+async def _up(settings: ClusterOptions, drivers: UserDrivers, separate: bool, stop: asyncio.Event) -> None:
     began = time.monotonic()
     me = asyncio.current_task()
     assert me is not None
     guard = asyncio.create_task(_end_start(stop, me), name="end of a start")
     try:
         async with (
-            MultiProcessCluster(settings, brought) if separate else Cluster(settings, brought) as cluster
+            MultiProcessCluster(settings, drivers) if separate else Cluster(settings, drivers) as cluster
         ):
             guard.cancel()
             await _serve(cluster, stop, began)
@@ -66,22 +67,26 @@ async def _up(settings: ClusterOptions, brought: UserDrivers, separate: bool, st
         if not stop.is_set():
             raise
         me.uncancel()
-        raise CommandError("stopped before it had started: what an earlier run left is still there") from None
+        raise CommandError(
+            "stopped before the start was complete: mounts and containers of an earlier run are still there"
+        ) from None
     finally:
         guard.cancel()
     _say("stopped")
 
 
 async def _end_start(stop: asyncio.Event, start: asyncio.Task[None]) -> None:
-    """Asked to stop, a start may come to its end, because what it has begun can then be taken down in order.
-    One that hangs is cancelled, and one that does not even end by that goes with the process.
+    """After a stop request, let the start complete, so that everything can be taken down in order. Cancel a
+    start that hangs, and exit if it does not end then.
     """
     await stop.wait()
-    _say(f"stopping as soon as it has started, or after {PATIENCE:.0f} s; Ctrl-C again ends it at once")
+    _say(
+        f"stopping when the start is complete, or after {PATIENCE:.0f} s; press Ctrl-C again to exit at once"
+    )
     await asyncio.sleep(PATIENCE)
     start.cancel()
     await asyncio.sleep(PATIENCE)
-    _say("the start does not end: left as it is")
+    _say("the start does not end: exiting without cleanup")
     os._exit(1)
 
 
@@ -100,16 +105,16 @@ async def _serve(cluster: Cluster | MultiProcessCluster, stop: asyncio.Event, st
 
 
 async def _take_over(cluster: Cluster | MultiProcessCluster) -> None:
-    """Stopped while it starts: what an earlier run left mounted only a started node can take down."""
+    """Stopped during the start: only a started node can unmount what an earlier run left."""
     directory = str(cluster.layout.directory)
     if not (await cluster.host.mounts()).under(directory):
         return
-    _say(f"{directory} has mounts of an earlier run: taking them over before they can be removed")
+    _say(f"{directory} has mounts of an earlier run: starting the nodes to remove them")
     try:
         async with asyncio.timeout(TAKE_OVER):
             await cluster.wait_ready()
     except TimeoutError:
-        _say("not ready in time: what it has not taken over stays for the next start")
+        _say("not ready in time: remaining mounts are left for the next start")
 
 
 def _say(text: str) -> None:

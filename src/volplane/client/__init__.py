@@ -1,4 +1,4 @@
-"""The way to an API server: typed verbs (`client`), their carriers (`transport`, `https`), views (`cache`).
+"""API client: typed verbs (`client`), transports (`transport`, `https`), shared caches (`cache`).
 
-Every other room talks to the API server through a `Client`; nothing here knows a kind in particular.
+All other packages use a `Client` to access the API server. Nothing here depends on a particular kind.
 """

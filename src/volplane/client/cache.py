@@ -1,9 +1,9 @@
-"""A kind as the API server shows it, kept up to date in memory and shared by all who read it.
+"""A shared cache of the objects of one kind, kept up to date by list and watch.
 
-List, then watch from there; a stream that ends goes on where it was, a revision that is no longer kept
-means a new list whose differences are told like any change. Subscribers hear of each change in order and
-synchronously, after the indexes have it. The subtle thing: `revision` only moves with events of this kind
-(and bookmarks), so `wait_for` is for revisions that a write of this very kind returned.
+A watch that ends is resumed at its last revision. If that revision has been compacted, the cache lists again
+and reports the differences like any other change. Subscribers are called synchronously and in order, after
+the indexes are updated. `revision` advances only with events of this kind and with bookmarks, so `wait_for`
+is only for revisions that a write of the same kind returned.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from volplane.api import kinds
 from volplane.api.errors import APIError, Expired
 from volplane.api.meta import Resource
 from volplane.base import clock
+from volplane.base.backoff import Backoff, Failures
+from volplane.base.tasks import TaskSet
 from volplane.client.transport import ChangeType, ObjectChange, Transport
 
 log = logging.getLogger(__name__)
@@ -29,15 +31,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Resource)
 Subscriber = Callable[[T | None, T | None], None]
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between attempts to reach a server that does not answer
-LONGEST_ASKED = 60  # seconds that a server may ask us to stay away
-WATCH_SECONDS = (300, 600)  # how long one stream is asked to live, as client-go asks
-STALLED = 60.0  # a stream that is this much overdue is dead, whatever TCP says
-CAUGHT_UP = 0.5  # seconds in which a server that sends no bookmark at once has told what was missed
+RETRY = Backoff(0.05, 5.0)  # between attempts to reach a server that does not answer
+QUIET = 4  # failures in a row that are logged at level debug only
+LONGEST_ASKED = 60  # longest Retry-After, in seconds, that is obeyed
+WATCH_SECONDS = (300, 600)  # timeoutSeconds of a watch, as in client-go
+STALLED = 60.0  # seconds after its timeout when a stream is considered dead
+CAUGHT_UP = 0.5  # seconds after which a new stream counts as caught up, if the server sends no bookmark
 
 
 class CacheIndex(Generic[T]):
-    """The objects under each of the strings that `by` finds in them."""
+    """Objects by the strings that `by` returns for them."""
 
     def __init__(self, by: Callable[[T], Iterable[str]]) -> None:
         self._by = by
@@ -88,16 +91,16 @@ class Cache(Generic[T]):
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = count()
         self._synced = asyncio.Event()
-        self._current = False  # whether a watch may go on from `revision`
+        self._current = False  # whether a watch can resume at `revision`
         self._live = asyncio.Event()
 
-    # --- reading
+    # --- read
 
     def get(self, name: str, namespace: str = "") -> T | None:
         return self._objects.get(namespace, {}).get(name)
 
     def at(self, key: str) -> T | None:
-        """By the key that queues carry: `namespace/name`, or `name`."""
+        """By key: `namespace/name`, or `name`."""
         namespace, _, name = key.rpartition("/")
         return self.get(name, namespace)
 
@@ -108,18 +111,18 @@ class Cache(Generic[T]):
         return list(self._objects.get(namespace, {}).values())
 
     def names(self, namespace: str = "") -> Mapping[str, T]:
-        """The objects of a namespace (or those that have none) by name: a view for now, not a copy."""
+        """The objects of a namespace (or cluster-scoped ones) by name: a live view, not a copy."""
         return MappingProxyType(self._objects.get(namespace, {}))
 
     def list_by_name(self, name: str) -> list[T]:
-        """Those of that name, in whichever namespace."""
+        """The objects of that name in all namespaces."""
         return [names[name] for names in self._objects.values() if name in names]
 
     def __len__(self) -> int:
         return sum(map(len, self._objects.values()))
 
     def index(self, name: str, by: Callable[[T], Iterable[str]]) -> CacheIndex[T]:
-        """Caches are shared: two rooms that index by the same function share the index, too."""
+        """An index over the cache. Users that index by the same function share it."""
         made = self._indexes.get((name, by))
         if made is None:
             made = self._indexes[name, by] = CacheIndex(by)
@@ -128,7 +131,9 @@ class Cache(Generic[T]):
         return made
 
     def subscribe(self, fn: Subscriber[T]) -> Callable[[], None]:
-        """Tell `fn` of what is there (None, object) and of every change from now on; the result ends it."""
+        """Call `fn` with all objects (None, object), and with every change from now on. Returns a function
+        that unsubscribes.
+        """
         for obj in self.all():
             self._notify(fn, None, obj)
         self._subscribers.append(fn)
@@ -151,7 +156,7 @@ class Cache(Generic[T]):
         return self._live.is_set()
 
     async def wait_live(self) -> None:
-        """Until the server is heard again, for decisions that must not rest on what was so before it went."""
+        """Wait until the watch is connected, for decisions that must not use stale data."""
         await self._live.wait()
 
     async def wait_for(self, revision: int) -> None:
@@ -161,10 +166,10 @@ class Cache(Generic[T]):
         heapq.heappush(self._waiters, (revision, next(self._order), waiter))
         await waiter
 
-    # --- keeping up
+    # --- list and watch
 
     async def run(self) -> None:
-        pause = FIRST_PAUSE
+        failures = Failures(RETRY)
         while True:
             started, asked = clock.now(), 0.0
             try:
@@ -174,19 +179,18 @@ class Cache(Generic[T]):
             except Expired:
                 self._current = lively = False
             except (APIError, TimeoutError) as error:
-                log.log(logging.WARNING if pause > 1 else logging.DEBUG, "%s: %s", self, error)
+                log.log(logging.WARNING if failures.count > QUIET else logging.DEBUG, "%s: %s", self, error)
                 lively = False
                 asked = _retry_after(error)
-            except Exception:  # an object we cannot read, say: the others' news must not end with it
+            except Exception:  # such as an object that cannot be decoded: the watch must go on
                 log.exception("%s: starting over", self)
                 self._current = lively = False
-            if asked:  # the server has said when; not all of us at the same moment
+            if asked:  # Retry-After, with jitter
                 await asyncio.sleep(asked * random.uniform(1.0, 1.5))
             elif lively or clock.now() - started > 1:
-                pause = FIRST_PAUSE
+                failures.reset()
             else:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, LONGEST_PAUSE)
+                await asyncio.sleep(failures.next_delay() * random.uniform(0.5, 1.0))
 
     async def _list(self) -> None:
         async with asyncio.timeout(STALLED):
@@ -197,13 +201,13 @@ class Cache(Generic[T]):
         self._current = True
 
     def fill(self, items: Iterable[T], revision: int = 0) -> None:
-        """What a list shows; all there will ever be for who does not follow."""
+        """Replace the content by that of a list."""
         self._replace(items, revision)
         self._synced.set()
         self._live.set()
 
     async def _watch(self) -> bool:
-        """Follow one stream to its end; whether it brought anything."""
+        """Follow one stream to its end. Returns whether it had any events."""
         lively = False
         seconds = random.randint(*WATCH_SECONDS)
         watching = self._transport.watch(
@@ -239,7 +243,7 @@ class Cache(Generic[T]):
         self._wake()
 
     def _replace(self, items: Iterable[T], revision: int) -> None:
-        """A fresh list: tell what differs from what we had, deletions that we slept through included."""
+        """Report the differences between a new list and the cache, missed deletions included."""
         fresh = {(obj.namespace, obj.name): obj for obj in items}
         self.revision = revision
         for old in self.all():
@@ -255,7 +259,7 @@ class Cache(Generic[T]):
         old = names.get(meta.name)
         if old is not None:
             known = old.metadata
-            if known.uid != meta.uid:  # deleted and made again while we did not look
+            if known.uid != meta.uid:  # deleted and created again in between
                 self._remove(old)
                 return self._put(new)
             if known.resource_version == meta.resource_version:
@@ -270,8 +274,7 @@ class Cache(Generic[T]):
             return
         if not names:
             del self._objects[last.namespace]
-        # The last state may differ from what we knew: it leaves the indexes where it stood, as it stood
-        # there.
+        # The last state may differ from the cached one, which is the one in the indexes.
         for index in self._indexes.values():
             index.change(known, None)
         self._notify_all(last, None)
@@ -288,7 +291,7 @@ class Cache(Generic[T]):
     def _notify(self, fn: Subscriber[T], old: T | None, new: T | None) -> None:
         try:
             fn(old, new)
-        except Exception:  # one reader's mistake must not stop the others' news
+        except Exception:  # an error of one subscriber must not affect the others
             log.exception("%s: a subscriber failed", self)
 
     def _wake(self) -> None:
@@ -303,22 +306,24 @@ class Cache(Generic[T]):
 
 
 def _retry_after(error: Exception) -> float:
-    """Seconds after which the server wants to be asked again; 0 if it has not said."""
+    """Retry-After in seconds; 0 if there is none."""
     if not isinstance(error, APIError):
         return 0.0
     try:
         return float(min(error.retry_after, LONGEST_ASKED))
-    except (TypeError, ValueError):  # written by a server that is not ours
+    except (TypeError, ValueError):  # malformed
         return 0.0
 
 
 class Caches:
-    """One cache per kind and selection for the whole process; owns the tasks that keep them."""
+    """One cache per kind and selection, shared by the whole process. Owns the tasks that keep them up to
+    date.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._caches: dict[tuple[type[Resource], str, str, str], Cache[Any]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def get(self, type: type[T], *, namespace: str = "", labels: str = "", fields: str = "") -> Cache[T]:
         key = (type, namespace, labels, fields)
@@ -326,14 +331,11 @@ class Caches:
         if made is None:
             made = Cache(self._transport, type, namespace=namespace, labels=labels, fields=fields)
             self._caches[key] = made
-            self._tasks.add(asyncio.create_task(made.run(), name=repr(made)))
+            self._tasks.start(made.run(), repr(made))
         return made
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._tasks.close()
         self._caches.clear()
 
     async def __aenter__(self) -> Caches:

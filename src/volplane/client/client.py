@@ -1,8 +1,8 @@
-"""The verbs of the API, typed. One client per role: it carries the role's user and shares the others' caches.
+"""The typed verbs of the API. Each role has a client with its own user; clients can share caches.
 
-Writers send patches of what they mean to change, guarded by uid or resourceVersion where it matters. The
-subtle thing is `written`: while it is set, every write notes its revision there, which is how a controller
-knows what its caches must have reached before it plans again, whichever function did the writing.
+Writers send patches of the fields they change, with uid or resourceVersion as precondition where it matters.
+While `written_revisions` is set, every write records its revision there: a controller plans a key again only
+when its caches have reached the revisions that it wrote.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Client:
         self._own = caches is None
         self._caches = caches or Caches(transport)
 
-    # --- reading
+    # --- read
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         return await self.transport.get(type, name, namespace)
 
     async def find(self, type: type[T], name: str, namespace: str = "") -> T | None:
-        """A live read where absence is an answer."""
+        """Read from the server; None if the object does not exist."""
         try:
             return await self.transport.get(type, name, namespace)
         except NotFound:
@@ -49,7 +49,7 @@ class Client:
     async def list(
         self, type: type[T], namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0
     ) -> builtins.list[T]:
-        """All that match; `limit` is the size of a page, not of the answer."""
+        """All matching objects; `limit` is the page size."""
         items: list[T] = []
         token = ""
         while True:
@@ -79,9 +79,9 @@ class Client:
     async def watch(
         self, type: type[T], namespace: str = "", *, labels: str = "", fields: str = "", revision: int = 0
     ) -> AsyncIterator[ObjectChange[T]]:
-        """Event by event, to the stream's end; without a revision, what is there comes first.
+        """Yield changes until the stream ends; without a revision, all existing objects first.
 
-        That is listed: not every server can send it in the stream (upstream's with an older etcd).
+        They are listed, because not every server can send them in the stream (upstream's with an older etcd).
         """
         if not revision:
             page = await self.transport.list(type, namespace, labels=labels, fields=fields)
@@ -97,7 +97,7 @@ class Client:
     def cache(self, type: type[T], *, namespace: str = "", labels: str = "", fields: str = "") -> Cache[T]:
         return self._caches.get(type, namespace=namespace, labels=labels, fields=fields)
 
-    # --- writing
+    # --- write
 
     async def create(
         self,
@@ -109,7 +109,7 @@ class Client:
         name: str = "",
         of: type[Resource] | None = None,
     ) -> T:
-        """With `exists_ok`, the one that is there already; it may have been made by somebody else."""
+        """Create an object. `exists_ok`: return an existing one, which another client may have created."""
         try:
             made = await self.transport.create(obj, namespace, name=name, subresource=subresource, of=of)
         except AlreadyExists:
@@ -119,7 +119,7 @@ class Client:
         return self._note_write(made)
 
     async def update(self, obj: T, *, subresource: str = "") -> T:
-        """PUT: only for objects of which we own and know every field (Leases)."""
+        """PUT: only for objects of which every field is known and owned here (Leases)."""
         return self._note_write(await self.transport.update(obj, subresource=subresource))
 
     @overload
@@ -153,9 +153,10 @@ class Client:
         missing_ok: bool = False,
         **options: Unpack[PatchOptions],
     ) -> T | None:
-        """Exactly one of merge, strategic, json, apply. `uid` and `revision` are preconditions (`Conflict`).
+        """Patch with exactly one of merge, strategic, json, apply. `uid` and `revision` are preconditions
+        (`Conflict`).
 
-        None only with `missing_ok`, when there is nothing to patch.
+        Returns None only with `missing_ok`, if the object does not exist.
         """
         body, style = patches.build_patch(options)
         try:
@@ -174,7 +175,7 @@ class Client:
                 return None
             raise
         except Invalid as error:
-            # A server calls another uid in a patch an attempt to change it; to us it is another object.
+            # The server reports another uid as an attempt to change it. Here it means another object.
             if options.get("uid") and any(cause.field == "metadata.uid" for cause in error.causes):
                 raise Conflict(error.message, details=error.details) from error
             raise
@@ -192,7 +193,7 @@ class Client:
         propagation: str = "",
         missing_ok: bool = False,
     ) -> T | None:
-        """The object while something still holds it (finalizers, grace), None when it is gone."""
+        """Delete an object. Returns it while finalizers or a grace period keep it, None when it is gone."""
         options = DeleteOptions(
             grace_period_seconds=grace,
             preconditions=_preconditions(uid, revision),
@@ -207,7 +208,7 @@ class Client:
         return None if left is None else self._note_write(left)
 
     async def bind(self, pod: Pod, node: str) -> None:
-        """Put the pod on the node; the uid keeps a namesake from being bound in its place."""
+        """Bind the pod to the node; the uid prevents binding another pod of the same name."""
         binding = Binding(
             metadata=ObjectMeta(name=pod.name, namespace=pod.namespace, uid=pod.uid),
             target=ObjectReference(kind="Node", name=node),
@@ -224,7 +225,7 @@ class Client:
         await self.transport.create(eviction, pod.namespace, name=pod.name, subresource="eviction", of=Pod)
 
     async def close(self) -> None:
-        """End what this client started: its own caches. The transport belongs to whoever made it."""
+        """Close the client's own caches. The transport belongs to its creator."""
         if self._own:
             await self._caches.close()
 

@@ -1,8 +1,7 @@
 """The transport to any Kubernetes API server: JSON over HTTPS.
 
-Requests and answers are the wire's own; what goes wrong on the way becomes `Unavailable` or `Timeout`, so
-that callers meet one tree of errors. The subtle thing: a watch line may come in pieces or many at once;
-what is whole is handed on as one batch.
+Connection errors become `Unavailable` or `Timeout`, so callers handle one tree of errors. The lines of a
+watch may arrive in parts, or several at once; all complete lines are passed on as one batch.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Resource)
 
-REQUEST = 60.0  # seconds; the server's own limit for a request that is no watch
-CONNECT = 30.0  # seconds until a watch has its headers
+REQUEST = 60.0  # seconds; the server's limit for requests other than watches
+CONNECT = 30.0  # seconds until the response headers of a watch
 JSON = "application/json"
 _NOTHING = nullcontext()
 METADATA = "application/json;as=PartialObjectMetadata%s;g=meta.k8s.io;v=v1, application/json"
@@ -70,7 +69,7 @@ def _lists(type: type[T]) -> msgspec.json.Decoder[_List[T]]:
 
 
 def _decode(of: type[T], data: bytes) -> T:
-    """An object as a server sends it. Upstream's writes null where a list or a map of Go is empty."""
+    """Decode an object. Upstream's server sends null for empty lists and maps."""
     try:
         return codec.decode(of, data)
     except msgspec.ValidationError:
@@ -222,14 +221,14 @@ class HttpsTransport:
         return self._watching(type, kinds.of(type).path(namespace) + query)
 
     def use_certificate(self, pair: bytes) -> None:
-        """New connections show this certificate; its key is in the same text."""
+        """Use this certificate, with its key in the same text, for new connections."""
         self._http.use_certificate(pair)
 
     async def close(self) -> None:
         await self._http.close()
 
     async def raw(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> bytes:
-        """A request of any kind, for objects that have no type here."""
+        """Any request, for objects that have no type here."""
         return await self._request(method, path, body, content_type)
 
     async def _request(
@@ -270,7 +269,7 @@ def _change(type: type[T], line: bytes) -> ObjectChange[T]:
 
 
 def _fail_points(verb: str, kind: Kind, subresource: str = "") -> AbstractContextManager[None]:
-    if not failpoint.armed:
+    if not failpoint.is_armed:
         return _NOTHING
     return failpoint.around(f"ask:{verb}:{kind.resource}{'/' * bool(subresource)}{subresource}")
 
@@ -293,13 +292,13 @@ def _error(answer: ClientResponse, body: bytes) -> errors.APIError:
     if not isinstance(data, dict):
         data = {}
     wait = answer.headers.get("retry-after")
-    if wait.isdecimal() and not data.get("details"):  # upstream's server says it in the header alone
+    if wait.isdecimal() and not data.get("details"):  # upstream's server sends it only as a header
         data["details"] = {"retryAfterSeconds": int(wait[:9])}
     return errors.from_status(data, answer.status)
 
 
 def _accept(type: type[Resource], suffix: str = "") -> str:
-    """Of what is bare to us the rest need not travel."""
+    """The Accept header: only metadata for types that have nothing else."""
     return METADATA % suffix if issubclass(type, PartialObjectMetadata) else JSON
 
 

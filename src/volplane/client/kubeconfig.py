@@ -1,8 +1,7 @@
-"""Where the API server is and who we are, as kubectl's own file says it; or as a pod's service account does.
+"""Server address and credentials from a kubeconfig, or from a pod's service account.
 
-Read here: contexts, CA and client certificates (as data or file), tokens (as text or file). Programs that
-produce credentials (`exec`) are refused with a clear word. The subtle thing: file names in it are relative
-to the file.
+Supported: contexts, CA and client certificates (inline or as file), tokens (inline or as file). Credential
+plugins (`exec`) are rejected. File names are relative to the kubeconfig.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class BadKubeconfig(ValueError):
-    """The file does not tell how to reach a server."""
+    """The file does not say how to reach a server."""
 
 
 def load(path: str | Path, *, context: str = "", agent: str = "volplane", server: str = "") -> HttpsTransport:
-    """The transport for a context of the file, the current one if none is named; `server`: elsewhere."""
+    """The transport for a context, by default the current one. `server` overrides the address."""
     path = Path(path)
     return _File(path, _read(path)).transport(context, agent, server)
 
@@ -42,7 +41,7 @@ def in_cluster(
     env: Mapping[str, str] = os.environ,
     server: str = "",
 ) -> HttpsTransport:
-    """The transport of a pod, by its service account and its environment."""
+    """The transport of a pod, from its service account and environment."""
     token, authority = (directory / "token").read_bytes(), (directory / "ca.crt").read_bytes()
     return from_service_account(token, authority, agent=agent, env=env, server=server)
 
@@ -50,12 +49,12 @@ def in_cluster(
 def from_service_account(
     token: bytes, authority: bytes, *, agent: str, env: Mapping[str, str], server: str = ""
 ) -> HttpsTransport:
-    """The transport of a service account, by what the files of its volume hold."""
+    """The transport of a service account, from the contents of its token volume."""
     host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT", "443")
     if not host and not server:
         raise BadKubeconfig("not in a cluster: KUBERNETES_SERVICE_HOST is not set")
     if b"-----BEGIN" not in authority:
-        raise BadKubeconfig("ca.crt of the service account holds no certificate")
+        raise BadKubeconfig("ca.crt of the service account has no certificate")
     if not (word := token.strip()).isascii() or not word.decode().isprintable():
         raise BadKubeconfig("token of the service account is not a token")
     shown = f"[{host}]" if host and ":" in host else host
@@ -65,13 +64,13 @@ def from_service_account(
 
 
 def namespace(path: str | Path, *, context: str = "") -> str:
-    """The namespace of a context, the current one if none is named; "" where it says none."""
+    """The namespace of a context, by default the current one; "" if it names none."""
     path = Path(path)
     return _File(path, _read(path)).namespace(context)
 
 
 def for_user(path: str | Path, name: str, user: Mapping[str, str]) -> dict[str, Any]:
-    """A kubeconfig for the server of another one, with another user in it."""
+    """A kubeconfig for the same server with another user."""
     path = Path(path)
     return _File(path, _read(path)).for_user(name, user)
 
@@ -96,7 +95,7 @@ class _File:
         chosen = self._find("contexts", "context", str(self._config.get("current-context") or ""))
         cluster = dict(self._find("clusters", "cluster", str(chosen.get("cluster", ""))))
         authority = self._pem(cluster, "certificate-authority")
-        if authority is not None:  # the other file may not stay where it is
+        if authority is not None:  # inline, since the file may be moved
             text = authority if isinstance(authority, bytes) else authority.read_bytes()
             cluster.pop("certificate-authority", None)
             cluster["certificate-authority-data"] = base64.b64encode(text).decode()

@@ -1,7 +1,7 @@
-"""How a patch is spelled: its style, and its preconditions inside its body.
+"""Build patches: the style, and the preconditions in the body.
 
-A uid or resourceVersion that a merge patch names and the object does not have is a Conflict to every API
-server; a JSON patch says the same with `test`, whose failure is Invalid.
+Every API server answers Conflict if a merge patch contains another uid or resourceVersion than the object
+has. A JSON patch expresses the same with `test`, whose failure is Invalid.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Caches that are read once: for whoever wants to know how things stand, and not to follow them.
+"""Caches that are listed once and not updated, for tools that look at the present state.
 
-What may not be read is left empty and noted, so that an answer can say what it rests on. Of a kind that may
-not be read everywhere, the namespace in question is better than nothing.
+A kind that may not be read stays empty, and is noted in `unread`, so that a tool can report it. If a kind may
+not be read in all namespaces, it is read in one namespace.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from volplane.client.transport import Transport
 
 T = TypeVar("T", bound=Resource)
 
-LIST = 15.0  # seconds that one list may take
+LIST = 15.0  # timeout of one list, in seconds
 
 
 class SnapshotCaches(Caches):
     def __init__(self, transport: Transport | None, *, namespace: str = "") -> None:
-        """`namespace`: the one that matters, where not all may be read. Without a transport there is only
-        what is `put`.
+        """`namespace`: read only this one where not all may be read. Without a transport, the caches have
+        only what is `put`.
         """
         super().__init__(cast("Transport", transport))
-        self.unread: dict[str, str] = {}  # kind → why it is not, or not all, known
+        self.unread: dict[str, str] = {}  # kind → why it is missing or incomplete
         self._near, self._nowhere = namespace, transport is None
 
     def get(self, type: type[T], *, namespace: str = "", labels: str = "", fields: str = "") -> Cache[T]:
@@ -40,11 +40,11 @@ class SnapshotCaches(Caches):
                 made.fill(())
             else:
                 reading = self._read(made, namespace, labels, fields)
-                self._tasks.add(asyncio.create_task(reading, name=repr(made)))
+                self._tasks.start(reading, repr(made))
         return made
 
     def put(self, type: type[T], items: Iterable[T], *, namespace: str = "") -> None:
-        """These are all there are of the kind."""
+        """Set all objects of a kind."""
         made: Cache[T] = Cache(self._transport, type, namespace=namespace)
         made.fill(items)
         self._caches[type, namespace, "", ""] = made
@@ -62,12 +62,12 @@ class SnapshotCaches(Caches):
                     self.unread[what.plural] = f"only those of namespace {self._near} may be read"
                 except APIError:
                     pass
-        except NotFound:  # a kind that this cluster does not have
+        except NotFound:  # the cluster does not serve this kind
             items = []
         except TimeoutError:
             self.unread[what.plural] = "no answer in time"
             items = []
-        except Exception as error:  # a cluster may have objects that we cannot read: the others still count
+        except Exception as error:  # such as objects that cannot be decoded: continue with the other kinds
             self.unread[what.plural] = str(error)
             items = []
         cache.fill(items)

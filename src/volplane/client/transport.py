@@ -1,9 +1,9 @@
-"""What a client needs of an API server: the typed verbs, whoever carries them.
+"""The interface between a client and an API server: the typed verbs.
 
-Two carriers exist: `client.https.HttpsTransport` (any Kubernetes API server) and the API server's own
-in-process one. A transport carries one user. It sends and returns objects as they are: no retries, no caches.
-Errors are `api.errors`, a lost connection included (`Unavailable`), so that callers know one tree. A patch
-or an object handed in is shared, never changed.
+There are two transports: `client.https.HttpsTransport` (any Kubernetes API server) and the API server's own
+in-process one. A transport has one user. It sends and returns objects as they are, without retries or caches.
+Errors are `api.errors`, also for a lost connection (`Unavailable`). Objects and patches that are passed in
+are shared, and never changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ChangeType(StrEnum):
 
 
 class ObjectChange(NamedTuple, Generic[T]):
-    """A watch event. DELETED carries the last state under the delete's revision, BOOKMARK no object."""
+    """A watch event. DELETED has the last state with the revision of the delete, BOOKMARK no object."""
 
     type: ChangeType
     object: T | None
@@ -74,7 +74,7 @@ class Transport(Protocol):
         subresource: str = "",  # with `of` and `name`: POST to <of>/<name>/<subresource>
         of: type[Resource] | None = None,
     ) -> T:
-        """The object as stored; where the server answers a bare Status (binding, eviction), what was sent."""
+        """The stored object; where the server answers with a Status (binding, eviction), the object sent."""
         ...
 
     async def update(self, obj: T, *, subresource: str = "") -> T:
@@ -97,7 +97,7 @@ class Transport(Protocol):
     async def delete(
         self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
     ) -> T | None:
-        """The object that is still there (finalizers, grace), or None when it is gone."""
+        """The object if it still exists (finalizers, grace period), or None."""
         ...
 
     def watch(
@@ -112,9 +112,9 @@ class Transport(Protocol):
     ) -> WatchContext[T]:
         """`async with watch(…) as batches: async for batch in batches`: in revision order, with bookmarks.
 
-        What is ready comes as one batch, never empty. The iteration ends when the server ends the watch. A
-        revision that is no longer kept raises `Expired` (on entering or from the iteration), a lost
-        connection raises `Unavailable`.
+        All events that are ready come as one batch, never empty. The iteration ends when the server ends the
+        watch. A compacted revision raises `Expired` (on entering or while iterating), a lost connection
+        `Unavailable`.
         """
         ...
 

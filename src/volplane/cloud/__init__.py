@@ -1,7 +1,7 @@
-"""The disk service: EC2's API for volumes over sparse files and loop devices of this machine.
+"""The disk service: EC2's API for volumes, on sparse files and loop devices of this machine.
 
-`run(settings, host, store)` serves until it is cancelled. Nothing here knows Kubernetes; the driver is a
-client like the `aws` command.
+`run(settings, host, store)` serves until it is cancelled. The service is independent of Kubernetes; the
+driver is a client like the `aws` command.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ __all__ = [
 
 @asynccontextmanager
 async def open_service(settings: CloudOptions, host: Host, store: Store) -> AsyncIterator[DiskService]:
-    """The service without its endpoint: recovered on entering, its loop devices released on leaving."""
-    ledger = CloudRecords(store)
-    await ledger.load()
+    """The service without its endpoint. Recovers on entry, releases its loop devices on exit."""
+    records = CloudRecords(store)
+    await records.load()
     disks = DiskFiles(host, os.path.join(settings.data_dir, "disks"))
     await disks.prepare()
-    if ledger.is_new and (left := (await disks.survey()).files):
+    if records.is_new and (left := (await disks.survey()).files):
         raise RecordsLostError(os.path.join(settings.data_dir, "disks"), len(left))
     service = DiskService(
-        ledger,
+        records,
         disks,
         zones=settings.zones,
         thin=settings.thin,
-        pace=LatencySimulator(settings.latency),
+        latency=LatencySimulator(settings.latency),
         modification_pause=settings.modification_pause,
     )
     for instance in settings.instances:
@@ -66,7 +66,7 @@ async def open_service(settings: CloudOptions, host: Host, store: Store) -> Asyn
 
 @asynccontextmanager
 async def serve_endpoint(settings: CloudOptions, host: Host, store: Store) -> AsyncIterator[str]:
-    """The endpoint's address while the context lasts."""
+    """Serve the endpoint inside the context; yields its address."""
     async with open_service(settings, host, store) as service:
         faults = (
             FaultScript.read(await host.call(_read, settings.faults)) if settings.faults else FaultScript()
@@ -86,7 +86,7 @@ async def serve_endpoint(settings: CloudOptions, host: Host, store: Store) -> As
 async def run(
     settings: CloudOptions, host: Host, store: Store, *, ready: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Until cancelled. `ready` hears the address when the endpoint takes requests."""
+    """Run until cancelled. `ready` is called with the address when the endpoint accepts requests."""
     async with serve_endpoint(settings, host, store) as address:
         ready(address)
         await asyncio.get_running_loop().create_future()

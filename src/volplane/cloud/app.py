@@ -1,6 +1,7 @@
-"""The EC2 endpoint: a signed request in, XML out.
+"""The EC2 endpoint: signed requests in, XML out.
 
-An action that has begun runs to its end even if the client hangs up, because half an attach is nobody's wish.
+An action that has begun runs to its end even if the client disconnects, so that no operation is left half
+done.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import secrets
 from datetime import datetime
 
 from volplane.base import clock, metrics, trace
+from volplane.base.tasks import TaskSet, ignore_error
 from volplane.cloud import sigv4, xml
 from volplane.cloud.actions import ACTIONS, CHECKS, Action
 from volplane.cloud.errors import Ec2ErrorResponse, insufficient_capacity, internal_error
@@ -39,15 +41,15 @@ class Ec2Endpoint:
     ) -> None:
         self._service, self._keys = service, keys
         self._throttle, self._faults = throttle or RequestThrottle(0, 1), faults or FaultScript()
-        self._running: set[asyncio.Task[dict[str, xml.Value]]] = set()
+        self._running = TaskSet(ignore_error)  # `_run` logs errors
 
     async def handle(self, request: Request) -> Response:
         request_id = _request_id()
         action = ""
         try:
-            given = self._read(request)
-            action = given.text("Action")
-            tree = await self._dispatch(action, given)
+            parameters = self._read(request)
+            action = parameters.text("Action")
+            tree = await self._dispatch(action, parameters)
             status, code, body = 200, "OK", xml.answer(action, request_id, tree)
         except Ec2ErrorResponse as error:
             status, code, body = error.status, error.code, xml.error(error.code, error.message, request_id)
@@ -56,14 +58,14 @@ class Ec2Endpoint:
         return Response(status=status, headers=[_CONTENT_TYPE, ("x-amzn-RequestId", request_id)], body=body)
 
     async def close(self) -> None:
-        """Until the actions under way have ended."""
-        await asyncio.gather(*self._running, return_exceptions=True)
+        """Wait for the actions in progress."""
+        await self._running.wait()
 
     def _read(self, request: Request) -> QueryParameters:
         sigv4.verify(_to_signed_request(request), self._keys, _now())
         request.user = self._keys.access
         if request.method not in ("GET", "POST"):
-            raise Ec2ErrorResponse("InvalidRequest", f"{request.method} is not a method of this API", 405)
+            raise Ec2ErrorResponse("InvalidRequest", f"{request.method} is not supported by this API", 405)
         try:
             return QueryParameters.parse(
                 request.body.decode() if request.method == "POST" else request.query.raw
@@ -73,9 +75,9 @@ class Ec2Endpoint:
                 "MalformedQueryString", f"The query string cannot be read: {error}"
             ) from None
 
-    async def _dispatch(self, name: str, given: QueryParameters) -> dict[str, xml.Value]:
+    async def _dispatch(self, name: str, parameters: QueryParameters) -> dict[str, xml.Value]:
         if name == "SetFaults":
-            self._faults = FaultScript.read(given.text("Script", "[]").encode())
+            self._faults = FaultScript.read(parameters.text("Script", "[]").encode())
             return {"return": True}
         action = ACTIONS.get(name)
         if action is None:
@@ -83,21 +85,18 @@ class Ec2Endpoint:
                 "InvalidAction", f"The action {name or '(none)'} is not valid for this web service."
             )
         self._throttle.take(name)
-        if given.flag("DryRun"):
+        if parameters.flag("DryRun"):
             if check := CHECKS.get(name):
-                await check(self._service, given)
+                await check(self._service, parameters)
             raise Ec2ErrorResponse(
                 "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
             )
-        task = asyncio.ensure_future(self._run(name, action, given))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._running.start(self._run(name, action, parameters)))
 
-    async def _run(self, name: str, action: Action, given: QueryParameters) -> dict[str, xml.Value]:
-        with trace.span("cloud", name, f"volume/{given.text('VolumeId')}"):
+    async def _run(self, name: str, action: Action, parameters: QueryParameters) -> dict[str, xml.Value]:
+        with trace.span("cloud", name, f"volume/{parameters.text('VolumeId')}"):
             try:
-                return await self._act(name, action, given)
+                return await self._act(name, action, parameters)
             except Ec2ErrorResponse:
                 raise
             except StoreFull as error:  # of the service's own records
@@ -106,22 +105,22 @@ class Ec2Endpoint:
                 log.exception("%s failed", name)
                 raise internal_error("An internal error has occurred") from error
 
-    async def _act(self, name: str, action: Action, given: QueryParameters) -> dict[str, xml.Value]:
-        fault = self._faults.next_fault(name, _resources(given))
+    async def _act(self, name: str, action: Action, parameters: QueryParameters) -> dict[str, xml.Value]:
+        fault = self._faults.next_fault(name, _resources(parameters))
         if fault is None:
-            return await action(self._service, given)
+            return await action(self._service, parameters)
         await asyncio.sleep(fault.delay)
         if fault.code and not fault.after:
             raise fault.to_error()
-        answer = await action(self._service, given)
+        answer = await action(self._service, parameters)
         if fault.code:
             raise fault.to_error()
         return answer
 
 
-def _resources(given: QueryParameters) -> tuple[str, ...]:
+def _resources(parameters: QueryParameters) -> tuple[str, ...]:
     kinds = ("VolumeId", "SnapshotId", "InstanceId")
-    return tuple(text for kind in kinds for text in (given.text(kind), *given.texts(kind)) if text)
+    return tuple(text for kind in kinds for text in (parameters.text(kind), *parameters.texts(kind)) if text)
 
 
 def _to_signed_request(request: Request) -> SignedRequest:

@@ -1,4 +1,4 @@
-"""Work that outlasts the request that began it: a long copy answers "pending" and goes on."""
+"""Jobs that run longer than their request: a long copy is answered with "pending" and goes on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from volplane.base.tasks import TaskSet
 from volplane.cloud.errors import Ec2ErrorResponse
 
 log = logging.getLogger(__name__)
@@ -16,31 +17,22 @@ T = TypeVar("T")
 
 class BackgroundJobs:
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet(_log_unexpected)
 
     async def run_within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T | None:
-        """The result, or None when it takes longer: then it goes on by itself."""
+        """The result, or None if the job takes longer: then it goes on in the background."""
         task = self.start(coroutine)
         done, _ = await asyncio.wait([task], timeout=seconds)
         return task.result() if done else None
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.ensure_future(coroutine)
-        self._running.add(task)
-        task.add_done_callback(self._forget_task)
-        return task
+        return self._tasks.start(coroutine)
 
     async def close(self) -> None:
-        """What is under way is given up; the ledger knows of it, and the next start sees to it."""
-        tasks = tuple(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancel all jobs; the next start recovers them from the records."""
+        await self._tasks.close()
 
-    def _forget_task(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()  # who waits for it gets it too
-        if error is not None and not isinstance(error, Ec2ErrorResponse):
-            log.error("work in the background failed", exc_info=error)
+
+def _log_unexpected(task: asyncio.Task[Any], error: BaseException) -> None:
+    if not isinstance(error, Ec2ErrorResponse):  # which is raised where the task is awaited
+        log.error("a background job failed", exc_info=error)

@@ -1,7 +1,7 @@
-"""Volumes are made: empty, from a snapshot, or as a copy of another volume.
+"""Creates volumes: empty, from a snapshot, or as a copy of another volume.
 
-A token makes one volume. An empty one is ready when the answer goes out; a copy may need longer than a
-client waits, and then its maker hears "creating".
+A client token creates one volume. An empty volume is available when the request is answered; a copy may take
+longer than a client waits, and then the answer is "creating".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from volplane.store import StoreFull
 if TYPE_CHECKING:
     from volplane.cloud.service import DiskService
 
-REQUEST_PATIENCE = 20.0  # seconds until a request is answered though its copy is not ready
+REQUEST_PATIENCE = 20.0  # seconds before a request is answered although its copy is not ready
 
 
 class CloudVolumeRequest(Struct, frozen=True):
@@ -48,106 +48,106 @@ class CloudVolumeRequest(Struct, frozen=True):
 class VolumeCreator:
     def __init__(self, service: DiskService) -> None:
         self._service = service
-        self._pending = 0  # GiB of creations under way
+        self._pending = 0  # GiB of creations in progress
 
-    async def create(self, wish: CloudVolumeRequest) -> CloudVolume:
+    async def create(self, request: CloudVolumeRequest) -> CloudVolume:
         service = self._service
-        async with service.turns.hold(f"token {wish.token or secrets.token_hex(8)}"):
-            known = service.ledger.volumes.get(service.ledger.tokens.get(wish.token, ""))
+        async with service.locks.hold(f"token {request.token or secrets.token_hex(8)}"):
+            known = service.records.volumes.get(service.records.tokens.get(request.token, ""))
             if known is None:
-                return await self._create(wish)
-            if known.fingerprint != wish.fingerprint:
+                return await self._create(request)
+            if known.fingerprint != request.fingerprint:
                 text = (
                     f"Arguments on this idempotent request are inconsistent with those that made {known.id}"
                 )
                 raise Ec2ErrorResponse("IdempotentParameterMismatch", text)
             return known
 
-    def check(self, wish: CloudVolumeRequest) -> None:
-        """A refusal, if there is one to be made."""
-        self._new_volume(wish)
+    def check(self, request: CloudVolumeRequest) -> None:
+        """Raises Ec2ErrorResponse if the request is invalid."""
+        self._new_volume(request)
 
-    async def _create(self, wish: CloudVolumeRequest) -> CloudVolume:
-        ledger = self._service.ledger
-        volume = self._new_volume(wish)
+    async def _create(self, request: CloudVolumeRequest) -> CloudVolume:
+        records = self._service.records
+        volume = self._new_volume(request)
         size = volume.shape.size
         await self._reserve(size)
         try:
             hit_failpoint("CreateVolume", "asked")
-            await ledger.put_volume(volume)
+            await records.put_volume(volume)
         finally:
             self._pending -= size
         hit_failpoint("CreateVolume", "intent")
-        made = await self._service.work.run_within(REQUEST_PATIENCE, self.finish(volume))
+        made = await self._service.jobs.run_within(REQUEST_PATIENCE, self.finish(volume))
         if made is None:
             made = await self._answer_creating(volume.id)
         hit_failpoint("CreateVolume", "result")
         return made
 
-    def _new_volume(self, wish: CloudVolumeRequest) -> CloudVolume:
-        if wish.zone not in self._service.known_zones():
-            raise errors.zone_not_found(wish.zone)
-        least, encrypted = self._copy_source(wish)
-        shape = limits.validate_shape(structs.replace(wish.shape, size=wish.shape.size or least))
+    def _new_volume(self, request: CloudVolumeRequest) -> CloudVolume:
+        if request.zone not in self._service.known_zones():
+            raise errors.zone_not_found(request.zone)
+        least, encrypted = self._copy_source(request)
+        shape = limits.validate_shape(structs.replace(request.shape, size=request.shape.size or least))
         if shape.size < least:
             text = f"Volume of {shape.size} GiB is smaller than its source, which has {least} GiB."
             raise Ec2ErrorResponse("InvalidParameterValue", text)
         return CloudVolume(
             id=f"vol-0{secrets.token_hex(8)}",
-            zone=wish.zone,
+            zone=request.zone,
             shape=shape,
             state=VolumeState.CREATING,
             created=clock.microstamp(),
-            encrypted=wish.encrypted or encrypted,
-            token=wish.token,
-            fingerprint=wish.fingerprint,
-            tags=dict(wish.tags),
-            used=bool(wish.snapshot or wish.source),
-            snapshot=wish.snapshot,
-            source=wish.source,
+            encrypted=request.encrypted or encrypted,
+            token=request.token,
+            fingerprint=request.fingerprint,
+            tags=dict(request.tags),
+            used=bool(request.snapshot or request.source),
+            snapshot=request.snapshot,
+            source=request.source,
         )
 
-    def _copy_source(self, wish: CloudVolumeRequest) -> tuple[int, bool]:
-        """Size and encryption of what is copied."""
-        if wish.snapshot:
-            snapshot = self._service.snapshots.get(wish.snapshot)
+    def _copy_source(self, request: CloudVolumeRequest) -> tuple[int, bool]:
+        """Size and encryption of the snapshot or volume that is copied."""
+        if request.snapshot:
+            snapshot = self._service.snapshots.get(request.snapshot)
             if snapshot.state is not SnapshotState.COMPLETED:
                 raise Ec2ErrorResponse("IncorrectState", f"Snapshot '{snapshot.id}' is '{snapshot.state}'.")
             return snapshot.size, snapshot.encrypted
-        if wish.source:
-            volume = self._service.volume(wish.source)
+        if request.source:
+            volume = self._service.volume(request.source)
             if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
                 raise errors.wrong_state(volume.id, volume.state)
-            if volume.zone != wish.zone:
+            if volume.zone != request.zone:
                 raise Ec2ErrorResponse("InvalidVolume.ZoneMismatch", f"{volume.id} is in {volume.zone}.")
             return volume.shape.size, volume.encrypted
         return 0, False
 
     async def finish(self, volume: CloudVolume) -> CloudVolume:
-        """The effect and the result; again after a restart."""
+        """Write the disk, then the result; repeated after a restart."""
         service = self._service
-        await service.pace.simulate("CreateVolume")
+        await service.latency.simulate("CreateVolume")
         try:
             await self._write_disk(volume)
             hit_failpoint("CreateVolume", "effect")
-            async with service.turns.hold(volume.id):
+            async with service.locks.hold(volume.id):
                 return await self._update_volume(volume.id, state=VolumeState.AVAILABLE)
         except (OSError, Ec2ErrorResponse, StoreFull) as error:
             await service.disks.remove(volume.id)
-            async with service.turns.hold(volume.id):
-                if service.volume(volume.id).told:
+            async with service.locks.hold(volume.id):
+                if service.volume(volume.id).id_returned:
                     await self._update_volume(volume.id, state=VolumeState.ERROR)
                 else:
-                    await service.ledger.delete_volume(service.volume(volume.id))
+                    await service.records.delete_volume(service.volume(volume.id))
             if not isinstance(error, OSError):
                 raise
-            raise errors.from_os_error("the machine refused the disk", error) from error
+            raise errors.from_os_error("cannot create the disk", error) from error
 
     async def _write_disk(self, volume: CloudVolume) -> None:
         service = self._service
         if volume.snapshot:
             async with service.hold_for_copy(volume.snapshot):
-                service.snapshots.get(volume.snapshot)  # deleted while we waited?
+                service.snapshots.get(volume.snapshot)  # raises if it was deleted meanwhile
                 await service.disks.copy(service.disks.snapshot_file(volume.snapshot), volume.id)
         elif volume.source:
             service.volume(volume.source)
@@ -158,26 +158,28 @@ class VolumeCreator:
         await service.disks.grow(volume.id, volume.shape.size)
 
     async def _answer_creating(self, volume_id: str) -> CloudVolume:
-        async with self._service.turns.hold(volume_id):
+        async with self._service.locks.hold(volume_id):
             volume = self._service.volume(volume_id)
-            return await self._update_volume(volume_id, told=True) if volume.state == "creating" else volume
+            if volume.state != "creating":
+                return volume
+            return await self._update_volume(volume_id, id_returned=True)
 
     async def _update_volume(self, volume_id: str, **changes: object) -> CloudVolume:
         volume = self._service.volume(volume_id)
-        return await self._service.ledger.put_volume(structs.replace(volume, **changes))
+        return await self._service.records.put_volume(structs.replace(volume, **changes))
 
     async def _reserve(self, size: int) -> None:
         left = await self.capacity()
         if size * GIB > left:
-            raise errors.insufficient_capacity(f"{size} GiB are wanted, {left // GIB} GiB are left")
+            raise errors.insufficient_capacity(f"{size} GiB are requested, {left // GIB} GiB are left")
         self._pending += size
 
     async def capacity(self) -> int:
-        """Bytes that can still be promised."""
+        """Bytes that can still be allocated to volumes."""
         service = self._service
-        # What disks hold already is promised and gone from the free space: it must not count twice.
+        # Written data counts in `granted` and is missing in the free space: count it once.
         free = await service.disks.count_free_bytes()
         if not free:
             return 0
         space = free + await service.disks.count_written_bytes()
-        return max(0, int(space * service.thin) - (service.ledger.granted + self._pending) * GIB)
+        return max(0, int(space * service.thin) - (service.records.granted + self._pending) * GIB)

@@ -1,8 +1,8 @@
-"""The effects: sparse files, loop devices, and the links by which an instance finds its disks.
+"""Sparse files, loop devices, and the links by which an instance finds its disks.
 
-A link names a loop device, and loop devices are used again; so links go before the binding does and come
-after it, and beside `xvdba` there is one that carries the volume's id, by which a driver can be sure of
-what it formats.
+Loop devices are reused for other files, so links are created after the loop device is attached and removed
+before it is detached. Besides `xvdba` there is a link with the volume's id, so that a driver formats the
+right disk.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from volplane.host.devices import DELETED
 log = logging.getLogger(__name__)
 
 BY_ID = "disk/by-id"
-_LINKS = ("xvd", "sd", "nvme-Amazon_Elastic_Block_Store_")  # how the names of our links begin
-# What is never promised to disks: a machine without any space left breaks every disk on it at once.
+_LINKS = ("xvd", "sd", "nvme-Amazon_Elastic_Block_Store_")  # prefixes of our links
+# Space that is never given to disks: when the machine is full, writes to all disks fail.
 RESERVE = 256 << 20
-ORPHANED = ".orphaned"  # behind the name of a file that no record speaks of
+ORPHANED = ".orphaned"  # suffix of a file without a record
 COUNT_INTERVAL = 10.0  # seconds
 
 
@@ -38,7 +38,7 @@ class DiskImage(Struct, frozen=True):
 
 
 class DiskSurvey(Struct, frozen=True):
-    """What the machine shows."""
+    """The disks, snapshots and loop devices that exist on the machine."""
 
     files: dict[str, DiskImage]  # by volume id
     snapshots: frozenset[str]
@@ -56,8 +56,8 @@ class DiskFiles:
         self._directory = os.path.realpath(directory)
         self._snapshots = os.path.join(os.path.dirname(self._directory), "snapshots")
         self._written, self._count_again = 0, 0.0
-        self.shares = False  # whether copies share their blocks
-        self._last: dict[str, str] = {}  # where a volume was last seen; believed only after a look
+        self.shares = False  # the file system supports reflinks
+        self._last: dict[str, str] = {}  # volume → its last loop device; verified before use
 
     async def prepare(self) -> None:
         for directory in (self._directory, self._snapshots):
@@ -74,7 +74,7 @@ class DiskFiles:
         await self._host.call(_create, self.file(volume), size * GIB)
 
     async def restore(self, volume: str, size: int) -> None:
-        """Give a file that holds nothing its size again; make it if it is not there."""
+        """Restore the size of a file without data; create it if it does not exist."""
         await self._host.call(_restore, self.file(volume), size * GIB)
 
     async def remove(self, volume: str) -> None:
@@ -90,7 +90,7 @@ class DiskFiles:
         await self._host.call(copies.copy, source, self.file(volume))
 
     async def capture(self, volume: str, target: str, report: ProgressCallback) -> tuple[bool, bool]:
-        """Copy a disk that may be in use: whether blocks are shared, and whether it stood still."""
+        """Copy a disk that may be in use: whether blocks are shared, and whether nothing was written."""
         device = await self.device(volume)
         return await self._host.call(_capture, self.file(volume), device, target, report)
 
@@ -99,12 +99,12 @@ class DiskFiles:
         return await self._host.call(_capture_frozen, self.file(volume), device, target, report)
 
     async def capture_set(self, copies: Sequence[tuple[str, str]], *, freeze: bool = False) -> bool:
-        """Copy several disks (volume, target): whether all of them stood still until the last was copied."""
+        """Copy several disks (volume, target); returns whether nothing was written to them meanwhile."""
         disks = [(self.file(volume), await self.device(volume), target) for volume, target in copies]
         return await self._host.call(_capture_set, disks, freeze=freeze)
 
     async def thaw(self, volume: str) -> None:
-        """For a service that was killed while it held a disk still."""
+        """Thaw the file system, which a killed service may have left frozen."""
         device = await self.device(volume)
         if device:
             await self._host.call(_thaw, device)
@@ -119,7 +119,7 @@ class DiskFiles:
         await self._host.call(_remove, self.snapshot_file(snapshot))
 
     async def count_written_bytes(self) -> int:
-        """Bytes that all disks take; counted again only after a while, because they may be many."""
+        """Bytes that all disks use; counted at intervals, because there may be many disks."""
         now = clock.now()
         if now >= self._count_again:
             self._count_again = now + COUNT_INTERVAL
@@ -127,11 +127,11 @@ class DiskFiles:
         return self._written
 
     async def count_free_bytes(self) -> int:
-        """Bytes that the machine has left for disks."""
+        """Bytes that are left for disks."""
         return max(0, (await self._host.stats(self._directory)).available - RESERVE)
 
     async def device(self, volume: str) -> str:
-        """The loop device that has the volume, in whatever state, or nothing."""
+        """The loop device of the volume, "" if it has none."""
         return await self._host.call(_find_loop_device, self.file(volume), self._last.get(volume, ""))
 
     async def attach(self, volume: str, attachment: CloudAttachment, instance: CloudInstance) -> None:
@@ -139,19 +139,19 @@ class DiskFiles:
         self._last[volume] = await self._host.call(_attach, self.file(volume), links)
 
     async def detach(self, volume: str, attachment: CloudAttachment, instance: CloudInstance) -> None:
-        """DeviceBusy, and everything as before, while anybody on this machine uses the disk."""
+        """Raises DeviceBusy, and changes nothing, while the disk is in use."""
         links, last = _links(volume, attachment, instance), self._last.get(volume, "")
         await self._host.call(_detach, self.file(volume), links, last)
         self._last.pop(volume, None)
 
     async def unbind(self, volume: str) -> None:
-        """A binding that no attachment accounts for. DeviceBusy."""
+        """Detach a loop device that belongs to no attachment. Raises DeviceBusy."""
         device = await self.device(volume)
         if device:
             await self._host.loop_detach(device, self.file(volume))
 
     async def _mount_targets(self, device: str) -> list[str]:
-        """Where its file system, or its node as a raw block volume, is mounted."""
+        """Where its file system is mounted, or its device node is bound."""
         return await self._host.call(_find_mount_targets, device)
 
     async def survey(self) -> DiskSurvey:
@@ -162,17 +162,16 @@ class DiskFiles:
         return DiskSurvey(files, _snapshot_ids(kept), bound)
 
     async def clear(self, volume: str) -> None:
-        """Of a file that belongs to no volume: remove it, unless something was ever written to it."""
+        """Remove a file without a record; rename it if it has data."""
         await self._host.call(_clear, self.file(volume))
 
     async def clear_snapshot(self, snapshot: str) -> None:
         await self._host.call(_clear, self.snapshot_file(snapshot))
 
     async def clear_links(self, instance: CloudInstance, attached: Container[str]) -> None:
-        """Remove an instance's links to devices that no attachment accounts for.
+        """Remove an instance's links to devices that belong to no attachment.
 
-        They may be of before a reboot, or come from the directory that this one was copied from: somebody
-        else's disk is behind them.
+        They may be older than a reboot, or come from a copied data directory: then they lead to other disks.
         """
         bound = await self._host.loops()
         devices = {d for d, file in bound.items() if self._is_ours(file) and _volume(file) in attached}
@@ -182,10 +181,10 @@ class DiskFiles:
         return os.path.dirname(file) == self._directory
 
     async def describe_users(self, volume: str) -> str:
-        """Who holds a disk, in words."""
+        """What uses a disk, for messages."""
         device = await self.device(volume)
         if not device:
-            return "nobody"
+            return "not in use"
         here = await self._mount_targets(device)
         if here:
             return f"{device} is mounted at {', '.join(here)}"
@@ -195,7 +194,7 @@ class DiskFiles:
         return f"{device} is held open"
 
     async def unmount_leftovers(self, volume: str) -> None:
-        """Take the mounts that a dead instance left off its disk; DeviceBusy if somebody alive has it."""
+        """Unmount what a stopped instance left mounted. Raises DeviceBusy if the disk is used elsewhere."""
         device = await self.device(volume)
         if not device:
             return
@@ -228,7 +227,7 @@ def _restore(path: str, size: int) -> None:
 
 
 def _grow(path: str, size: int) -> None:
-    """Durably: a file that is shorter than the disk counts as one that has lost data."""
+    """Grow durably: a file that is shorter than its volume counts as damaged."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)
@@ -255,7 +254,7 @@ def _images(directory: str) -> dict[str, DiskImage]:
 
 
 def _clear(path: str) -> None:
-    """What holds data is moved aside, not removed: the record that would say whose it is may be lost."""
+    """Remove a blank file; rename a file with data, whose record may have been lost."""
     try:
         is_blank = os.stat(path).st_blocks == 0
     except FileNotFoundError:
@@ -264,7 +263,7 @@ def _clear(path: str) -> None:
         os.unlink(path)
     else:
         os.rename(path, f"{path}{ORPHANED}")
-        log.warning("%s belongs to nothing but holds data: kept as %s%s", path, path, ORPHANED)
+        log.warning("%s has data but no record: renamed to %s%s", path, path, ORPHANED)
 
 
 def _clear_links(directory: str, devices: Container[str]) -> None:
@@ -272,7 +271,7 @@ def _clear_links(directory: str, devices: Container[str]) -> None:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
             for link in entries:
                 if not link.is_symlink() or not link.name.startswith(_LINKS):
-                    continue  # the directory may be a machine's own /dev
+                    continue  # the directory may be the machine's /dev
                 target = os.readlink(link.path)
                 if target.startswith("/dev/loop") and target not in devices:
                     os.unlink(link.path)
@@ -327,7 +326,7 @@ def _thaw(device: str) -> None:
 
 
 def _filesystems(device: str) -> list[str]:
-    """Where the file system of a device is mounted, one place of all."""
+    """One mount point of the file system of a device, if it is mounted."""
     number = os.stat(device).st_rdev
     system = f"{os.major(number)}:{os.minor(number)}"
     entries = mounts.read_table().filter_lines(f" {system} ", f"{device} ")
@@ -339,7 +338,7 @@ def _snapshot_ids(names: list[str]) -> frozenset[str]:
 
 
 def _find_loop_device(file: str, last: str) -> str:
-    """The loop device of a file; the one it had last is looked at first, because all of them are many."""
+    """The loop device of a file; the last one is tried first, because there may be many."""
     if last and devices.backing_file(last).removesuffix(DELETED) == file:
         return last
     bound = devices.loops().items()
@@ -354,7 +353,7 @@ def _attach(file: str, links: tuple[str, ...]) -> str:
 
 def _detach(file: str, links: tuple[str, ...], last: str) -> None:
     device = _find_loop_device(file, last)
-    # The kernel guards a mounted file system, but not a published device node.
+    # The kernel protects a mounted file system, but not a bound device node.
     if device and _find_mount_targets(device):
         raise DeviceBusy(device)
     _unlink(links)
@@ -389,7 +388,7 @@ def _link(device: str, links: tuple[str, ...]) -> None:
         with suppress(FileNotFoundError):
             os.unlink(hidden)
         os.symlink(device, hidden)
-        os.replace(hidden, link)  # whoever waits for it never sees it half-made
+        os.replace(hidden, link)  # atomically, for those who wait for the link
 
 
 def _unlink(links: tuple[str, ...]) -> None:
@@ -410,7 +409,7 @@ def _find_mount_targets(device: str) -> list[str]:
 
 
 def _has_filesystem(entry: MountEntry, device: str, number: str) -> bool:
-    # btrfs may span disks, so that its mounts have a number of their own.
+    # btrfs may span disks, so its mounts have another device number.
     return entry.device == number or (entry.fstype == "btrfs" and entry.source == device)
 
 
@@ -427,7 +426,7 @@ def foreign_mounts(device: str) -> list[int]:
     seen = {os.readlink("/proc/self/ns/mnt")}
     found = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        with suppress(OSError):  # ended meanwhile
+        with suppress(OSError):  # the process has ended
             namespace = os.readlink(f"/proc/{pid}/ns/mnt")
             if namespace in seen:
                 continue
@@ -439,6 +438,6 @@ def foreign_mounts(device: str) -> list[int]:
 
 
 def _shows_device(line: str, marks: tuple[str, str]) -> bool:
-    """A line of mountinfo that shows the device: its file system, or its node bound to some path."""
+    """The line of mountinfo is for the device: its file system, or its bound device node."""
     system, node = marks
     return system in line or node in line.split(" - ")[0]

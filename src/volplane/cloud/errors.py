@@ -1,4 +1,4 @@
-"""Refusals in EC2's words: the codes are what clients decide by."""
+"""EC2's error responses. Clients decide by the codes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from volplane.base.files import UnusableFile
 
 
 class RecordsLostError(UnusableFile):
-    """There are disks, but nothing that says whose they are."""
+    """There are disks, but no records of them."""
 
     def __init__(self, directory: str, disks: int) -> None:
         super().__init__(
-            f"{os.path.dirname(directory)}/state.db knows nothing of the {disks} disks in {directory}: "
+            f"{os.path.dirname(directory)}/state.db has no records of the {disks} disks in {directory}: "
             "restore it from a backup, or move the disks away"
         )
 
@@ -70,7 +70,7 @@ def insufficient_capacity(text: str) -> Ec2ErrorResponse:
 
 
 def from_os_error(what: str, error: OSError) -> Ec2ErrorResponse:
-    """What the operating system refused: for want of room, or for another reason."""
+    """An error of the operating system: no space left, or another."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return insufficient_capacity(f"{what}: {error.strerror}")
     return internal_error(f"{what}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Where a crash test can have the service die."""
+"""The failpoints of the disk service, at which crash tests kill it."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from volplane.base import failpoint
 
 
 def hit_failpoint(action: str, point: str) -> None:
-    if failpoint.armed:
+    if failpoint.is_armed:
         failpoint.hit(f"cloud:{action}:{point}")

@@ -1,11 +1,11 @@
-"""Faults by script: which requests fail, when, and how.
+"""Injected faults: which requests fail, when, and how.
 
     [{"action": "AttachVolume", "code": "InternalError", "times": 2},
      {"action": "Create*", "after": true, "skip": 3},
      {"action": "DescribeVolumes", "delay": 40.0, "code": ""}]
 
-The first fault that matches a request takes it. With `after` the action is carried out and its answer lost,
-which is the case that clients get wrong.
+The first fault that matches a request applies. With `after` the action is carried out and its answer is lost,
+the case that clients often handle wrongly.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from volplane.cloud.errors import Ec2ErrorResponse
 
 class RequestFault(Struct, frozen=True, forbid_unknown_fields=True):
     action: str = "*"
-    resource: str = "*"  # of the volume's, snapshot's or instance's id
-    skip: int = 0  # so many matching requests pass first
-    times: int = 1  # so many fail then; 0: all of them
-    code: str = "InternalError"  # empty: only the delay
+    resource: str = "*"  # pattern for the id of the volume, snapshot or instance
+    skip: int = 0  # number of matching requests that pass first
+    times: int = 1  # number of requests that fail then; 0: all
+    code: str = "InternalError"  # empty: delay only
     message: str = "An injected fault"
     status: int = 500
     delay: float = 0.0  # seconds before anything else
@@ -44,7 +44,7 @@ class FaultScript:
             return cls(msgspec.json.decode(text, type=tuple[RequestFault, ...]))
         except msgspec.DecodeError as error:
             raise Ec2ErrorResponse(
-                "InvalidParameterValue", f"the script of faults cannot be read: {error}"
+                "InvalidParameterValue", f"cannot read the fault script: {error}"
             ) from None
 
     def next_fault(self, action: str, resources: tuple[str, ...]) -> RequestFault | None:

@@ -1,7 +1,7 @@
-"""Describe calls: filters with wildcards, and pages.
+"""Filters and pages of Describe actions.
 
-Values of one filter are alternatives, several filters must all hold; `*` and `?` are wildcards. A page
-token is the id behind which the next page starts, so that pages stay right while volumes come and go.
+An item matches if it has one of the values of every filter; `*` and `?` are wildcards. A page token is the
+last id of the page, so that pages stay correct while volumes are created and deleted.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def apply_filters(
     tags: Callable[[T], Mapping[str, str]],
     wanted: QueryParameters,
 ) -> list[T]:
-    """Those that pass every filter of the request."""
+    """The items that match every filter of the request."""
     tests = [_build_test(f.require("Name"), f.texts("Value"), facts, tags) for f in wanted.structs("Filter")]
     return [item for item in items if all(test(item) for test in tests)]
 
@@ -100,11 +100,13 @@ def _build_test(
 
 
 def matches_pattern(pattern: str, value: str) -> bool:
-    """Does the value have this form? A star that took too little takes one more: no other is tried again, so
-    that the time is at most the product of the lengths, unlike a regular expression's.
+    """The value matches the pattern.
+
+    Only the last star is extended when a match fails, so the time is at most the product of the lengths,
+    unlike a regular expression's.
     """
     at = place = 0
-    star, taken = -1, 0  # the last star, and where what it takes ends
+    star, taken = -1, 0  # the last star, and the end of what it matches
     while place < len(value):
         if pattern[at : at + 1] == "*":
             star, taken = at, place
@@ -120,7 +122,7 @@ def matches_pattern(pattern: str, value: str) -> bool:
 
 
 def page(items: Sequence[T], key: Callable[[T], str], wanted: QueryParameters) -> tuple[list[T], str | None]:
-    """Items behind the token, at most MaxResults of them, and the next token."""
+    """The items after the token, at most MaxResults, and the next token."""
     ordered = sorted(items, key=key)
     token = wanted.text("NextToken")
     if token:

@@ -1,4 +1,4 @@
-"""One at a time per key, in the order of arrival."""
+"""A lock for each key; waiters get it in the order of arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time that a real cloud would take, between an intent and its effect."""
+"""Simulates the latency of a real cloud, between an intent and its effect."""
 
 from __future__ import annotations
 

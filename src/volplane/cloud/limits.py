@@ -1,4 +1,4 @@
-"""AWS's volume types: sizes, IOPS and throughput that each of them takes."""
+"""AWS's volume types: the sizes, IOPS and throughput that they support."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from msgspec import Struct
 from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
 from volplane.cloud.model import VolumeShape
 
-MAX_ATTACHMENTS = 28  # volumes that one instance takes
+MAX_ATTACHMENTS = 28  # volumes of one instance
 
 
 class VolumeTypeLimits(Struct, frozen=True):
     smallest: int  # GiB
     largest: int
-    iops: tuple[int, int] | None = None  # None: the type has no setting for it
+    iops: tuple[int, int] | None = None  # None: the type has no such setting
     ratio: int = 0  # IOPS per GiB
     throughput: tuple[int, int] | None = None  # MiB/s
 
@@ -27,12 +27,12 @@ TYPES = {
     "sc1": VolumeTypeLimits(125, 16384),
     "standard": VolumeTypeLimits(1, 1024),
 }
-_MIB_PER_IOPS = 0.25  # gp3: throughput has to be paid for with IOPS
+_MIB_PER_IOPS = 0.25  # gp3: the most throughput per IOPS
 _IOPS_REQUIRED = frozenset({"io1", "io2"})
 
 
 def validate_shape(shape: VolumeShape) -> VolumeShape:
-    """The shape with AWS's defaults filled in, or a refusal."""
+    """The shape with AWS's defaults. Raises Ec2ErrorResponse."""
     kind = TYPES.get(shape.type)
     if kind is None:
         raise invalid_parameter("volumeType", shape.type, f"Valid values: {', '.join(TYPES)}.")

@@ -1,8 +1,8 @@
-"""What the disk service remembers: volumes, snapshots, instances, modifications."""
+"""The records of the disk service: volumes, snapshots, instances, modifications."""
 
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 GIB = 1 << 30
 
@@ -36,7 +36,7 @@ class CloudAttachment(Struct, frozen=True, omit_defaults=True):
 
 
 class VolumeShape(Struct, frozen=True, omit_defaults=True):
-    """What a volume is made of, and what can be modified."""
+    """The properties of a volume that can be modified."""
 
     size: int  # GiB
     type: str = "gp2"
@@ -51,15 +51,15 @@ class CloudVolume(Struct, frozen=True, omit_defaults=True):
     state: VolumeState
     created: str = ""
     encrypted: bool = False
-    token: str = ""  # the client token it was made with
-    fingerprint: str = ""  # of the request that the token belongs to
+    token: str = ""  # the client token of its request
+    fingerprint: str = ""  # of the request with this token
     tags: dict[str, str] = {}
     attachment: CloudAttachment | None = None
-    used: bool = False  # its file may hold data: it was attached once, or is a copy
-    snapshot: str = ""  # what it was made from
-    source: str = ""  # the volume that it is a copy of
-    told: bool = False  # its maker knows its id, though it was not ready
-    lost: bool = False  # in error because its file is gone or too short; no more when the file is back
+    used: bool = False  # its file may have data: it was attached, or is a copy
+    snapshot: str = ""  # that it was created from
+    source: str = ""  # the volume that it was copied from
+    id_returned: bool = field(default=False, name="told")  # the client got its id before it was ready
+    lost: bool = False  # in error because its file is missing or too short; cleared when the file is back
 
 
 class CloudSnapshot(Struct, frozen=True, omit_defaults=True):
@@ -71,12 +71,12 @@ class CloudSnapshot(Struct, frozen=True, omit_defaults=True):
     ended: str = ""
     description: str = ""
     encrypted: bool = False
-    stored: int = 0  # bytes that it takes
+    stored: int = 0  # bytes on disk
     tags: dict[str, str] = {}
-    why: str = ""  # of an error
-    told: bool = False  # its maker knows its id, though it was not ready
+    why: str = ""  # reason of an error
+    id_returned: bool = field(default=False, name="told")  # the client got its id before it was ready
     deleting: bool = False
-    set: str = ""  # snapshots of one moment, of several volumes: there are all of them, or none
+    set: str = ""  # id of a multi-volume snapshot, which exists as a whole or not at all
 
 
 class CloudModification(Struct, frozen=True, omit_defaults=True):
@@ -85,7 +85,7 @@ class CloudModification(Struct, frozen=True, omit_defaults=True):
     target: VolumeShape
     started: str
     ended: str = ""
-    failed: str = ""  # why
+    failed: str = ""  # reason
 
     @property
     def state(self) -> str:

@@ -1,8 +1,7 @@
-"""After a start: what must be done so that the machine agrees with the ledger again.
+"""Recovery after a start: what must be done so that the machine matches the records again.
 
-The ledger was written before each effect and after it, so every half-done operation is recognised by its
-state and carried to an end. Creation goes back (nobody has heard of the volume yet), everything else goes
-forward.
+Records are written before and after each effect, so every unfinished operation is recognised by its state. A
+creation is undone, because no client has got the volume's id yet; everything else is finished.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ class DeleteDisk(Struct, frozen=True):
 
 
 class AttachDisk(Struct, frozen=True):
-    """Bind and link; the record says where."""
+    """Attach the loop device and create the links that the record names."""
 
 
 class DetachDisk(Struct, frozen=True):
-    """Unlink and unbind, if nobody uses it; else it stays attached."""
+    """Remove the links and detach the loop device; a disk in use stays attached."""
 
 
 class UnbindDisk(Struct, frozen=True):
-    """A loop device that nothing accounts for."""
+    """Detach a loop device that belongs to no attachment."""
 
 
 class FinishCopy(Struct, frozen=True):
-    """Make the copy again: its maker waits for it."""
+    """Copy the snapshot again: a client waits for the volume."""
 
 
 class RecreateFile(Struct, frozen=True):
-    """The file again, empty: nothing was ever written to it."""
+    """Create the file again, empty: nothing was ever written to it."""
 
 
 class MarkLost(Struct, frozen=True):
-    """The file is gone, or a part of it, and held data: say so."""
+    """Set the state error: the file, or a part of it, is lost."""
 
 
 class MarkRecovered(Struct, frozen=True):
-    """The file of a lost volume is back: it can be used again."""
+    """Clear the error: the file of a lost volume is back."""
 
 
 Step: TypeAlias = (
@@ -53,19 +52,19 @@ Step: TypeAlias = (
 
 
 def plan(volume: CloudVolume, *, has_file: bool, bound: bool, blank: bool = False) -> Iterator[Step]:
-    """`has_file`: all of it; `blank`: a part of it, but without any data."""
-    if volume.state is VolumeState.CREATING and volume.told:
-        # A snapshot is still what it was; the disk that a copy was made of has gone on living.
+    """`has_file`: the file has its full size; `blank`: it is shorter, and has no data."""
+    if volume.state is VolumeState.CREATING and volume.id_returned:
+        # A snapshot has not changed and can be copied again; a source volume may have.
         yield FinishCopy() if volume.snapshot else MarkLost()
         return
     if volume.state in (VolumeState.CREATING, VolumeState.DELETING):
-        # The intent was stored; the file may be there, in part or no more.
+        # The intent was written; the file may exist, in part, or not.
         if bound:
             yield UnbindDisk()
         yield DeleteDisk()
         return
     if not has_file:
-        # A power cut may take the size of a file to which nothing was brought yet, but never its data.
+        # A power loss may lose the size of a file that was never synced, but not synced data.
         if volume.used and not blank:
             yield MarkLost()
             return
@@ -73,19 +72,19 @@ def plan(volume: CloudVolume, *, has_file: bool, bound: bool, blank: bool = Fals
     elif volume.lost:
         yield MarkRecovered()
     if volume.attachment is None:
-        if bound:  # killed between the effect and the result of a detach that was already written down
+        if bound:  # killed between the effect and the result of a detach
             yield UnbindDisk()
     elif volume.attachment.state is AttachmentState.DETACHING:
         yield DetachDisk()
     else:
-        yield AttachDisk()  # binding and linking again what is bound and linked changes nothing
+        yield AttachDisk()  # does nothing if it is attached and linked
 
 
 def plan_snapshot(snapshot: CloudSnapshot, *, has_file: bool) -> Iterator[Step]:
     if snapshot.deleting:
         yield DeleteDisk()
     elif snapshot.state is SnapshotState.PENDING:
-        # Its moment has passed. Who has heard of it learns that it failed.
-        yield MarkLost() if snapshot.told else DeleteDisk()
+        # The disk may have changed since. A client that got its id gets an error.
+        yield MarkLost() if snapshot.id_returned else DeleteDisk()
     elif snapshot.state is SnapshotState.COMPLETED and not has_file:
         yield MarkLost()

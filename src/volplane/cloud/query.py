@@ -1,4 +1,4 @@
-"""EC2's Query protocol: `Filter.1.Name=status&Filter.1.Value.1=available` as a tree of parameters."""
+"""EC2's query protocol: parses `Filter.1.Name=status&Filter.1.Value.1=available` into a tree."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class QueryParameters:
         return [value for value in self._items(name) if isinstance(value, str)]
 
     def struct(self, name: str) -> QueryParameters:
-        """`Name.Field`, …; empty if there is none."""
+        """`Name.Field`, …; empty if there are none."""
         value = self._tree.get(name, {})
         return QueryParameters({} if isinstance(value, str) else value)
 

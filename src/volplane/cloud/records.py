@@ -1,7 +1,7 @@
-"""The service's memory, kept in a store: what is not written here did not happen.
+"""The records of the disk service: volumes, snapshots, instances and modifications, in a store.
 
-The dictionaries show committed facts only; an operation that has not been committed is known to nobody but
-itself. This process is the only writer, so a conflict in the store is a mistake and not an event to handle.
+The dictionaries have only what is committed. This process is the only writer, so a conflict in the store is a
+bug and is not handled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 _VOLUMES, _INSTANCES, _MODIFICATIONS = "/cloud/volumes/", "/cloud/instances/", "/cloud/modifications/"
 _SNAPSHOTS = "/cloud/snapshots/"
-EVENT_WINDOW = 0  # events that its store keeps in memory: nobody watches it
-COMPACT_INTERVAL = 1000  # writes after which the store lets go of what they have replaced
+EVENT_WINDOW = 0  # events that its store keeps in memory: the store is not watched
+COMPACT_INTERVAL = 1000  # writes between two compactions of the store
 
 T = TypeVar("T", CloudVolume, CloudInstance, CloudModification, CloudSnapshot)
 
@@ -28,18 +28,18 @@ class CloudRecords:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._revisions: dict[str, int] = {}
-        self._written = 0  # since the store was compacted
+        self._written = 0  # since the last compaction
         self.volumes: dict[str, CloudVolume] = {}
         self.instances: dict[str, CloudInstance] = {}
         self.modifications: dict[str, CloudModification] = {}
         self.snapshots: dict[str, CloudSnapshot] = {}
         self.tokens: dict[str, str] = {}  # client token → volume
-        self.granted = 0  # GiB promised to all volumes together
-        self.unreadable: set[str] = set()  # ids of records that cannot be read: their files are nobody's
+        self.granted = 0  # GiB of all volumes together
+        self.unreadable: set[str] = set()  # ids of records that cannot be read: their files are not used
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was ever written down: from the first start on there are instances."""
+        """Nothing was ever written: the first start registers instances."""
         return not (self.volumes or self.instances or self.snapshots or self.unreadable)
 
     async def load(self) -> None:
@@ -60,7 +60,9 @@ class CloudRecords:
     async def delete_volume(self, volume: CloudVolume) -> None:
         await self._delete(_VOLUMES + volume.id)
         self.granted -= self.volumes.pop(volume.id).shape.size
-        if change := self.modifications.get(volume.id):  # after the volume: a record of nothing does no harm
+        if change := self.modifications.get(
+            volume.id
+        ):  # after the volume: a modification without a volume does no harm
             await self.delete_modification(change)
         self.tokens.pop(volume.token, None)
 
@@ -111,7 +113,7 @@ class CloudRecords:
             except ValueError as error:
                 name = record.key.rpartition("/")[2]
                 self.unreadable.add(name)
-                log.error("the record of %s cannot be read, its disk is given to nobody: %s", name, error)
+                log.error("cannot read the record of %s, its disk is not used: %s", name, error)
         return found
 
     async def _write(
@@ -137,5 +139,5 @@ class CloudRecords:
             self._written = 0
             try:
                 await self._store.compact(revision - 1)
-            except StoreFailed as error:  # what was to be stored is
-                log.warning("the records are not compacted: %s", error)
+            except StoreFailed as error:  # the write itself has succeeded
+                log.warning("cannot compact the records: %s", error)

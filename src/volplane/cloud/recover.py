@@ -1,4 +1,4 @@
-"""The start: carries every half-done operation to its end and removes what belongs to nothing."""
+"""Recovery at the start: finishes or undoes unfinished operations, and removes orphaned files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 async def recover(service: DiskService) -> None:
     survey = await service.disks.survey()
-    for volume in tuple(service.ledger.volumes.values()):
+    for volume in tuple(service.records.volumes.values()):
         file, bound = survey.files.get(volume.id), volume.id in survey.bound
         has_file = file is not None and file.size >= volume.shape.size * GIB
         blank = file is not None and file.is_blank
@@ -40,45 +40,45 @@ async def recover(service: DiskService) -> None:
                 log.warning("%s: %s", volume.id, error)
                 break
             except OSError as error:
-                log.error("%s cannot be recovered now: %s", volume.id, error)
+                log.error("cannot recover %s: %s", volume.id, error)
                 break
-    for change in tuple(service.ledger.modifications.values()):
+    for change in tuple(service.records.modifications.values()):
         await _recover_modification(service, change)
-    for orphan in (set(survey.files) | set(survey.bound)) - set(service.ledger.volumes):
-        if orphan not in service.ledger.unreadable:
+    for orphan in (set(survey.files) | set(survey.bound)) - set(service.records.volumes):
+        if orphan not in service.records.unreadable:
             await _remove_orphan(service, orphan)
     for snapshot in _unfinished_sets(service):
         await service.disks.thaw(snapshot.volume)
         await service.snapshots.forget(snapshot)
-    for snapshot in tuple(service.ledger.snapshots.values()):
+    for snapshot in tuple(service.records.snapshots.values()):
         await _recover_snapshot(service, snapshot, has_file=snapshot.id in survey.snapshots)
-    for snapshot_id in survey.snapshots - set(service.ledger.snapshots) - service.ledger.unreadable:
+    for snapshot_id in survey.snapshots - set(service.records.snapshots) - service.records.unreadable:
         await service.disks.clear_snapshot(snapshot_id)
-    accounted = {v.id for v in service.ledger.volumes.values() if v.attachment and not v.lost}
-    for instance in service.ledger.instances.values():
+    accounted = {v.id for v in service.records.volumes.values() if v.attachment and not v.lost}
+    for instance in service.records.instances.values():
         await service.disks.clear_links(instance, accounted)
 
 
 def _unfinished_sets(service: DiskService) -> list[CloudSnapshot]:
-    """Members of sets that were not finished, and that nobody has heard of.
+    """Members of unfinished multi-volume snapshots whose ids no client got.
 
-    What tells of that goes last: killed here, too, the rest is found again.
+    Pending members come last: after another kill they show that the set is unfinished.
     """
-    known = tuple(service.ledger.snapshots.values())
-    unheard = {s.set for s in known if s.set and s.state is SnapshotState.PENDING and not s.told}
+    known = tuple(service.records.snapshots.values())
+    unheard = {s.set for s in known if s.set and s.state is SnapshotState.PENDING and not s.id_returned}
     broken = [s for s in known if s.set in unheard]
     return sorted(broken, key=lambda s: s.state is SnapshotState.PENDING)
 
 
 async def _recover_modification(service: DiskService, change: CloudModification) -> None:
-    volume = service.ledger.volumes.get(change.volume)
+    volume = service.records.volumes.get(change.volume)
     if volume is None:
-        await service.ledger.delete_modification(change)
+        await service.records.delete_modification(change)
     elif not change.ended and volume.state is not VolumeState.ERROR:
         try:
             await service.apply_modification(change)
         except Ec2ErrorResponse as error:
-            log.error("%s: its modification has failed: %s", change.volume, error)
+            log.error("%s: the modification failed: %s", change.volume, error)
 
 
 async def _recover_snapshot(service: DiskService, snapshot: CloudSnapshot, *, has_file: bool) -> None:
@@ -89,32 +89,32 @@ async def _recover_snapshot(service: DiskService, snapshot: CloudSnapshot, *, ha
         if isinstance(step, planning.DeleteDisk):
             await service.snapshots.forget(snapshot)
         else:
-            why = "its file is gone" if snapshot.state is SnapshotState.COMPLETED else "it was interrupted"
+            why = "its file is missing" if snapshot.state is SnapshotState.COMPLETED else "it was interrupted"
             log.error("%s: %s", snapshot.id, why)
             await service.snapshots.fail(snapshot, why)
 
 
 async def _act(service: DiskService, volume: CloudVolume, step: planning.Step) -> CloudVolume:
-    ledger, disks = service.ledger, service.disks
+    records, disks = service.records, service.disks
     match step:
         case planning.DeleteDisk():
             await disks.remove(volume.id)
-            if volume.id in ledger.volumes:
-                await ledger.delete_volume(volume)
+            if volume.id in records.volumes:
+                await records.delete_volume(volume)
         case planning.UnbindDisk():
             await disks.unbind(volume.id)
         case planning.RecreateFile():
             await disks.restore(volume.id, volume.shape.size)
         case planning.MarkLost():
-            log.error("%s: its file is gone or too short: %s", volume.id, disks.file(volume.id))
+            log.error("%s: the file is missing or too short: %s", volume.id, disks.file(volume.id))
             lost = volume.state is not VolumeState.CREATING
-            return await ledger.put_volume(structs.replace(volume, state=VolumeState.ERROR, lost=lost))
+            return await records.put_volume(structs.replace(volume, state=VolumeState.ERROR, lost=lost))
         case planning.MarkRecovered():
-            log.warning("%s: its file is back", volume.id)
+            log.warning("%s: the file is back", volume.id)
             state = VolumeState.IN_USE if volume.attachment else VolumeState.AVAILABLE
-            return await ledger.put_volume(structs.replace(volume, state=state, lost=False))
+            return await records.put_volume(structs.replace(volume, state=state, lost=False))
         case planning.FinishCopy():
-            service.work.start(service.creation.finish(volume))
+            service.jobs.start(service.creator.finish(volume))
         case planning.AttachDisk():
             return await _attach(service, volume)
         case planning.DetachDisk():
@@ -125,25 +125,25 @@ async def _act(service: DiskService, volume: CloudVolume, step: planning.Step) -
 
 
 async def _attach(service: DiskService, volume: CloudVolume) -> CloudVolume:
-    held = volume.attachment
-    assert held is not None
-    await service.disks.attach(volume.id, held, service.instance(held.instance))
-    if held.state is AttachmentState.ATTACHED:
+    attachment = volume.attachment
+    assert attachment is not None
+    await service.disks.attach(volume.id, attachment, service.instance(attachment.instance))
+    if attachment.state is AttachmentState.ATTACHED:
         return volume
-    done = structs.replace(held, state=AttachmentState.ATTACHED)
-    return await service.ledger.put_volume(structs.replace(volume, attachment=done))
+    done = structs.replace(attachment, state=AttachmentState.ATTACHED)
+    return await service.records.put_volume(structs.replace(volume, attachment=done))
 
 
 async def _detach(service: DiskService, volume: CloudVolume) -> CloudVolume:
-    held = volume.attachment
-    assert held is not None
+    attachment = volume.attachment
+    assert attachment is not None
     try:
-        await service.disks.detach(volume.id, held, service.instance(held.instance))
+        await service.disks.detach(volume.id, attachment, service.instance(attachment.instance))
     except DeviceBusy:
-        return await _attach(service, volume)  # the caller never heard of success, and will ask again
+        return await _attach(service, volume)  # the client got no answer, and will try again
     state = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE
     free = structs.replace(volume, state=state, attachment=None)
-    return await service.ledger.put_volume(free)
+    return await service.records.put_volume(free)
 
 
 async def _remove_orphan(service: DiskService, volume_id: str) -> None:
@@ -151,6 +151,6 @@ async def _remove_orphan(service: DiskService, volume_id: str) -> None:
         await service.disks.unbind(volume_id)
         await service.disks.clear(volume_id)
     except DeviceBusy as error:
-        log.warning("%s belongs to no volume, but is in use: %s", volume_id, error)
+        log.warning("%s has no record but is in use: %s", volume_id, error)
     except OSError as error:
-        log.warning("%s belongs to no volume and stays: %s", volume_id, error)
+        log.warning("%s has no record and cannot be removed: %s", volume_id, error)

@@ -1,9 +1,8 @@
-"""The disk service itself: volumes are made, attached, detached, grown and removed.
+"""The operations of the disk service: create, attach, detach, modify and delete volumes.
 
-Every change is three steps: the intent goes into the ledger, the effect happens on the machine, the result
-goes into the ledger. Killed in between, the next start finishes it (`recover`). A disk is never attached
-while its loop device is bound anywhere, whatever the ledger says: a lazily unmounted file system must not
-meet a second mount of its disk.
+Every change has three steps: write the intent to the records, change the machine, write the result. If the
+service is killed in between, `recover` finishes the change at the next start. A disk is never attached while
+it has a loop device, whatever the records say: a lazily unmounted file system may still be writing to it.
 """
 
 from __future__ import annotations
@@ -49,36 +48,36 @@ double_attaches = metrics.counter(
 class DiskService:
     def __init__(
         self,
-        ledger: CloudRecords,
+        records: CloudRecords,
         disks: DiskFiles,
         *,
         zones: Sequence[str],
         thin: float,
-        pace: LatencySimulator | None = None,
+        latency: LatencySimulator | None = None,
         modification_pause: float = 0.0,
     ) -> None:
-        self.pace, self._modification_pause = pace or LatencySimulator(), modification_pause
-        self.ledger, self.disks = ledger, disks
+        self.latency, self._modification_pause = latency or LatencySimulator(), modification_pause
+        self.records, self.disks = records, disks
         self.zones, self.thin = tuple(zones), thin
-        self.turns, self.work = KeyedLock(), BackgroundJobs()
-        self.creation, self.snapshots = VolumeCreator(self), SnapshotService(self, REQUEST_PATIENCE)
-        self._promised: set[tuple[str, str]] = set()  # (instance, device) of attaches under way
+        self.locks, self.jobs = KeyedLock(), BackgroundJobs()
+        self.creator, self.snapshots = VolumeCreator(self), SnapshotService(self, REQUEST_PATIENCE)
+        self._promised: set[tuple[str, str]] = set()  # (instance, device) of attaches in progress
 
     def hold_for_copy(self, source: str) -> AbstractAsyncContextManager[None]:
-        """Who holds this reads the file of a volume or snapshot; it is not deleted meanwhile."""
-        return self.turns.hold(f"copy {source}")
+        """Lock the file of a volume or snapshot for reading, so that it is not deleted meanwhile."""
+        return self.locks.hold(f"copy {source}")
 
     # Volumes
 
-    async def create(self, wish: CloudVolumeRequest) -> CloudVolume:
-        return await self.creation.create(wish)
+    async def create(self, request: CloudVolumeRequest) -> CloudVolume:
+        return await self.creator.create(request)
 
     async def capacity(self) -> int:
-        """Bytes that can still be promised."""
-        return await self.creation.capacity()
+        """Bytes that can still be allocated to volumes."""
+        return await self.creator.capacity()
 
     async def delete(self, volume_id: str) -> None:
-        async with self.hold_for_copy(volume_id), self.turns.hold(volume_id):
+        async with self.hold_for_copy(volume_id), self.locks.hold(volume_id):
             volume = self.volume(volume_id)
             if volume.state is VolumeState.CREATING:
                 raise errors.wrong_state(volume_id, volume.state)
@@ -87,22 +86,22 @@ class DiskService:
                     f"Volume {volume_id} is currently attached to {volume.attachment.instance}"
                 )
             hit_failpoint("DeleteVolume", "asked")
-            volume = await self.ledger.put_volume(structs.replace(volume, state=VolumeState.DELETING))
+            volume = await self.records.put_volume(structs.replace(volume, state=VolumeState.DELETING))
             hit_failpoint("DeleteVolume", "intent")
             try:
                 await self.disks.unbind(volume_id)
             except DeviceBusy as error:
-                await self.ledger.put_volume(structs.replace(volume, state=VolumeState.AVAILABLE))
+                await self.records.put_volume(structs.replace(volume, state=VolumeState.AVAILABLE))
                 raise errors.in_use(
                     f"Volume {volume_id}: {await self.disks.describe_users(volume_id)}"
                 ) from error
             await self.disks.remove(volume_id)
             hit_failpoint("DeleteVolume", "effect")
-            await self.ledger.delete_volume(volume)
+            await self.records.delete_volume(volume)
             hit_failpoint("DeleteVolume", "result")
 
     async def modify(self, volume_id: str, wanted: Mapping[str, object]) -> CloudModification:
-        async with self.turns.hold(volume_id):
+        async with self.locks.hold(volume_id):
             volume, started = self.volume(volume_id), clock.microstamp()
             if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
                 raise errors.wrong_state(volume_id, volume.state)
@@ -114,32 +113,32 @@ class DiskService:
                     "size", target.size, f"The volume has {volume.shape.size} GiB."
                 )
             if growth * GIB > await self.capacity():
-                raise errors.insufficient_capacity(f"{growth} GiB more are wanted")
+                raise errors.insufficient_capacity(f"{growth} GiB more are requested")
             hit_failpoint("ModifyVolume", "asked")
             intent = CloudModification(volume_id, volume.shape, target, started)
-            await self.ledger.put_modification(intent)
+            await self.records.put_modification(intent)
             hit_failpoint("ModifyVolume", "intent")
-            await self.pace.simulate("ModifyVolume")
+            await self.latency.simulate("ModifyVolume")
             return await self.apply_modification(intent)
 
     async def apply_modification(self, change: CloudModification) -> CloudModification:
-        """The effect and the result of a modification; again after a restart, for a disk never shrinks."""
+        """Grow the disk and write the result; may be repeated, because a disk never shrinks."""
         volume = self.volume(change.volume)
         try:
             if change.target.size > change.original.size:
                 await self.disks.grow(change.volume, change.target.size)
         except OSError as error:
-            failed = structs.replace(change, ended=clock.microstamp(), failed=error.strerror or "it failed")
-            await self.ledger.put_modification(failed)
-            raise errors.from_os_error("the machine refused the larger disk", error) from error
+            failed = structs.replace(change, ended=clock.microstamp(), failed=error.strerror or "failed")
+            await self.records.put_modification(failed)
+            raise errors.from_os_error("cannot grow the disk", error) from error
         hit_failpoint("ModifyVolume", "effect")
-        await self.ledger.put_volume(structs.replace(volume, shape=change.target))
-        done = await self.ledger.put_modification(structs.replace(change, ended=clock.microstamp()))
+        await self.records.put_volume(structs.replace(volume, shape=change.target))
+        done = await self.records.put_modification(structs.replace(change, ended=clock.microstamp()))
         hit_failpoint("ModifyVolume", "result")
         return done
 
     def _check_rate(self, volume_id: str) -> None:
-        last = self.ledger.modifications.get(volume_id)
+        last = self.records.modifications.get(volume_id)
         if last is None or not self._modification_pause:
             return
         passed = clock.wall() - clock.parse(last.started)
@@ -148,27 +147,27 @@ class DiskService:
             raise Ec2ErrorResponse("VolumeModificationRateExceeded", text)
 
     async def tag(self, resource: str, tags: Mapping[str, str], *, remove: bool = False) -> None:
-        async with self.turns.hold(resource):
-            if resource in self.ledger.instances:
-                instance = self.ledger.instances[resource]
-                await self.ledger.put_instance(
+        async with self.locks.hold(resource):
+            if resource in self.records.instances:
+                instance = self.records.instances[resource]
+                await self.records.put_instance(
                     structs.replace(instance, tags=_update_tags(instance.tags, tags, remove))
                 )
-            elif resource in self.ledger.snapshots:
+            elif resource in self.records.snapshots:
                 snapshot = self.snapshots.get(resource)
-                await self.ledger.put_snapshot(
+                await self.records.put_snapshot(
                     structs.replace(snapshot, tags=_update_tags(snapshot.tags, tags, remove))
                 )
             else:
                 volume = self.volume(resource)
-                await self.ledger.put_volume(
+                await self.records.put_volume(
                     structs.replace(volume, tags=_update_tags(volume.tags, tags, remove))
                 )
 
     # Attachments
 
     async def attach(self, volume_id: str, instance_id: str, device: str) -> CloudAttachment:
-        async with self.turns.hold(volume_id):
+        async with self.locks.hold(volume_id):
             volume, instance = self.volume(volume_id), self.instance(instance_id)
             self._check_attachable(volume, instance)
             self._check_device(instance, device)
@@ -179,11 +178,16 @@ class DiskService:
                 self._promised.discard((instance_id, device))
 
     def _check_attachable(self, volume: CloudVolume, instance: CloudInstance) -> None:
-        held = volume.attachment
-        if held:
-            if held.instance != instance.id:
+        attachment = volume.attachment
+        if attachment:
+            if attachment.instance != instance.id:
                 double_attaches.inc()
-                log.warning("refused: %s is attached to %s, not to %s", volume.id, held.instance, instance.id)
+                log.warning(
+                    "refused to attach %s: it is attached to %s, not to %s",
+                    volume.id,
+                    attachment.instance,
+                    instance.id,
+                )
             raise errors.in_use(f"{volume.id} is already attached to an instance")
         if volume.state is not VolumeState.AVAILABLE:
             raise errors.wrong_state(volume.id, volume.state)
@@ -198,7 +202,7 @@ class DiskService:
     def _check_device(self, instance: CloudInstance, device: str) -> None:
         if not device.startswith("/dev/") or "/" in device.removeprefix("/dev/"):
             raise errors.invalid_parameter("device", device, "It is not a valid EBS device name.")
-        taken = {v.attachment.device for v in self.ledger.attached_to(instance.id) if v.attachment}
+        taken = {v.attachment.device for v in self.records.attached_to(instance.id) if v.attachment}
         taken |= {name for owner, name in self._promised if owner == instance.id}
         if device in taken:
             text = f"Invalid value '{device}' for unixDevice. Attachment point {device} is already in use"
@@ -212,76 +216,80 @@ class DiskService:
         intent = CloudAttachment(instance.id, device, AttachmentState.ATTACHING, clock.microstamp())
         before = volume
         hit_failpoint("AttachVolume", "asked")
-        volume = await self.ledger.put_volume(
+        volume = await self.records.put_volume(
             structs.replace(volume, state=VolumeState.IN_USE, attachment=intent, used=True)
         )
         hit_failpoint("AttachVolume", "intent")
         self.snapshots.attached[volume.id] += 1
-        await self.pace.simulate("AttachVolume")
+        await self.latency.simulate("AttachVolume")
         try:
             await self.disks.attach(volume.id, intent, instance)
         except OSError as error:
             await self.disks.detach(volume.id, intent, instance)
-            await self.ledger.put_volume(before)
+            await self.records.put_volume(before)
             raise errors.internal_error(
                 f"{volume.id} cannot be attached to {instance.id}: {error.strerror}"
             ) from error
         hit_failpoint("AttachVolume", "effect")
         done = structs.replace(intent, state=AttachmentState.ATTACHED)
-        await self.ledger.put_volume(structs.replace(volume, attachment=done))
+        await self.records.put_volume(structs.replace(volume, attachment=done))
         hit_failpoint("AttachVolume", "result")
         return done
 
     async def _unbind_leftover(self, volume: CloudVolume) -> None:
-        """Bound although attached to nobody: unbind it, and if somebody still uses it there, refuse."""
+        """Detach a loop device that an earlier attachment has left. Raises VolumeInUse if it is in use."""
         try:
             await self.disks.unbind(volume.id)
         except DeviceBusy as error:
             double_attaches.inc()
             who = await self.disks.describe_users(volume.id)
-            log.warning("refused: %s is still bound: %s", volume.id, who)
+            log.warning("refused to attach %s: its loop device is in use: %s", volume.id, who)
             raise errors.in_use(f"Volume {volume.id}: {who}") from error
 
     async def detach(self, volume_id: str, instance_id: str = "", *, force: bool = False) -> CloudAttachment:
-        async with self.turns.hold(volume_id):
+        async with self.locks.hold(volume_id):
             volume = self.volume(volume_id)
-            held = volume.attachment
-            if held is None:
+            attachment = volume.attachment
+            if attachment is None:
                 raise errors.wrong_state(volume_id, volume.state)
-            if instance_id and held.instance != instance_id:
+            if instance_id and attachment.instance != instance_id:
                 self.instance(instance_id)
                 raise errors.not_attached(volume_id, instance_id)
-            return await self._detach(volume, held, force)
+            return await self._detach(volume, attachment, force)
 
-    async def _detach(self, volume: CloudVolume, held: CloudAttachment, force: bool) -> CloudAttachment:
-        instance = self.instance(held.instance)
-        leaving = structs.replace(held, state=AttachmentState.DETACHING)
+    async def _detach(self, volume: CloudVolume, attachment: CloudAttachment, force: bool) -> CloudAttachment:
+        instance = self.instance(attachment.instance)
+        leaving = structs.replace(attachment, state=AttachmentState.DETACHING)
         hit_failpoint("DetachVolume", "asked")
-        volume = await self.ledger.put_volume(structs.replace(volume, attachment=leaving))
+        volume = await self.records.put_volume(structs.replace(volume, attachment=leaving))
         hit_failpoint("DetachVolume", "intent")
-        await self.pace.simulate("DetachVolume")
+        await self.latency.simulate("DetachVolume")
         try:
             if force or not instance.running:
                 await self.disks.unmount_leftovers(volume.id)
-            await self.disks.detach(volume.id, held, instance)
+            await self.disks.detach(volume.id, attachment, instance)
         except DeviceBusy as error:
             who = await self.disks.describe_users(volume.id)
-            await self.ledger.put_volume(
-                structs.replace(volume, attachment=structs.replace(held, state=AttachmentState.ATTACHED))
+            await self.records.put_volume(
+                structs.replace(
+                    volume, attachment=structs.replace(attachment, state=AttachmentState.ATTACHED)
+                )
             )
-            raise errors.in_use(f"Volume {volume.id} is still in use by {held.instance}: {who}") from error
+            raise errors.in_use(
+                f"Volume {volume.id} is still in use by {attachment.instance}: {who}"
+            ) from error
         hit_failpoint("DetachVolume", "effect")
         free = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE
-        await self.ledger.put_volume(structs.replace(volume, state=free, attachment=None))
+        await self.records.put_volume(structs.replace(volume, state=free, attachment=None))
         hit_failpoint("DetachVolume", "result")
-        return structs.replace(held, state=AttachmentState.DETACHED)
+        return structs.replace(attachment, state=AttachmentState.DETACHED)
 
     async def release(self) -> None:
-        """At a clean stop: no loop device stays bound; the ledger keeps saying where the disks belong."""
-        await self.work.close()
-        held = [v for v in self.ledger.volumes.values() if v.attachment]
+        """At a clean stop, detach all loop devices; the records keep the attachments."""
+        await self.jobs.close()
+        attached = [v for v in self.records.volumes.values() if v.attachment]
         async with asyncio.TaskGroup() as group:
-            for volume in held:
+            for volume in attached:
                 group.create_task(self._release(volume))
 
     async def _release(self, volume: CloudVolume) -> None:
@@ -290,72 +298,72 @@ class DiskService:
             instance = self.instance(volume.attachment.instance)
             await self.disks.detach(volume.id, volume.attachment, instance)
         except (DeviceBusy, Ec2ErrorResponse) as error:
-            log.warning("%s stays bound: %s", volume.id, error)
+            log.warning("%s keeps its loop device: %s", volume.id, error)
 
     # Instances
 
     async def register(self, instance: CloudInstance) -> CloudInstance:
-        """An instance appears, or appears again: then its device directory and zone are the new ones."""
-        async with self.turns.hold(instance.id):
-            known = self.ledger.instances.get(instance.id)
+        """Register an instance, or update its device directory and zone."""
+        async with self.locks.hold(instance.id):
+            known = self.records.instances.get(instance.id)
             if known:
                 instance = structs.replace(instance, launched=known.launched, tags=known.tags)
-                if known.zone != instance.zone and self.ledger.attached_to(instance.id):
+                if known.zone != instance.zone and self.records.attached_to(instance.id):
                     raise Ec2ErrorResponse(
                         "IncorrectInstanceState", f"{instance.id} has volumes of zone {known.zone}"
                     )
             if known == instance:
                 return known
             instance = structs.replace(instance, launched=instance.launched or clock.microstamp())
-            await self.ledger.put_instance(instance)
+            await self.records.put_instance(instance)
             if known and known.directory != instance.directory:
-                for volume in self.ledger.attached_to(instance.id):
+                for volume in self.records.attached_to(instance.id):
                     await self._attach_again(volume, instance)
             return instance
 
     async def _attach_again(self, volume: CloudVolume, instance: CloudInstance) -> None:
-        """At a new place; a disk whose file is gone keeps nobody from the others."""
+        """Create the links in a new directory; an error of one disk does not affect the others."""
         assert volume.attachment is not None
         try:
             await self.disks.attach(volume.id, volume.attachment, instance)
         except OSError as error:
-            log.error("%s cannot be attached to %s again: %s", volume.id, instance.id, error)
+            log.error("cannot attach %s to %s again: %s", volume.id, instance.id, error)
 
     async def deregister(self, instance_id: str) -> None:
-        async with self.turns.hold(instance_id):
+        async with self.locks.hold(instance_id):
             instance = self.instance(instance_id)
-            if self.ledger.attached_to(instance_id):
+            if self.records.attached_to(instance_id):
                 raise Ec2ErrorResponse("IncorrectInstanceState", f"{instance_id} has volumes attached")
-            await self.ledger.delete_instance(instance)
+            await self.records.delete_instance(instance)
 
     async def power(self, instance_id: str, *, running: bool) -> CloudInstance:
-        """A stopped instance cannot keep its disks busy: detaching takes them away from it."""
-        async with self.turns.hold(instance_id):
+        """Start or stop an instance. Disks are detached from a stopped instance although they are mounted."""
+        async with self.locks.hold(instance_id):
             instance = self.instance(instance_id)
-            return await self.ledger.put_instance(structs.replace(instance, running=running))
+            return await self.records.put_instance(structs.replace(instance, running=running))
 
-    # Facts
+    # Lookups
 
     def volume(self, volume_id: str) -> CloudVolume:
-        volume = self.ledger.volumes.get(volume_id)
+        volume = self.records.volumes.get(volume_id)
         if volume is None:
             raise errors.volume_not_found(volume_id)
         return volume
 
     def instance(self, instance_id: str) -> CloudInstance:
-        instance = self.ledger.instances.get(instance_id)
+        instance = self.records.instances.get(instance_id)
         if instance is None:
             raise errors.instance_not_found(instance_id)
         return instance
 
     def known_zones(self) -> tuple[str, ...]:
-        return tuple(sorted({*self.zones, *(i.zone for i in self.ledger.instances.values())}))
+        return tuple(sorted({*self.zones, *(i.zone for i in self.records.instances.values())}))
 
 
 def apply_changes(shape: VolumeShape, wanted: Mapping[str, object]) -> VolumeShape:
     changed = {name: value for name, value in wanted.items() if value}
     if changed.get("type", shape.type) != shape.type or limits.TYPES[shape.type].iops is None:
-        # What was a default of the old type, or follows from the size, is not a wish.
+        # Defaults of the old type, or values that follow from the size, are not kept.
         shape = VolumeShape(shape.size, shape.type)
     return structs.replace(shape, **changed)
 
@@ -363,5 +371,5 @@ def apply_changes(shape: VolumeShape, wanted: Mapping[str, object]) -> VolumeSha
 def _update_tags(old: Mapping[str, str], tags: Mapping[str, str], remove: bool) -> dict[str, str]:
     if not remove:
         return {**old, **tags}
-    # An empty value in DeleteTags means: whatever the value is.
+    # In DeleteTags an empty value matches every value.
     return {k: v for k, v in old.items() if k not in tags or tags[k] not in ("", v)}

@@ -1,7 +1,7 @@
-"""Who asks: AWS Signature Version 4, checked.
+"""Verifies AWS Signature Version 4.
 
-The signature covers method, path, query, the signed headers and the body, so a request that was changed on
-its way is refused like one with a wrong key.
+The signature covers method, path, query, signed headers and body, so a request that was altered is rejected
+like one with a wrong key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELDS = re.compile(r"(Credential|SignedHeaders|Signature)=([^,\s]+)")
 
 
 def verify(request: SignedRequest, keys: AwsKeys, now: datetime) -> None:
-    """Raises Refusal unless the holder of the secret key signed exactly this, just now."""
+    """Raises Ec2ErrorResponse unless the request was signed with the secret key within the last minutes."""
     fields = _authorization(request.header("authorization"))
     access, *scope = fields["Credential"].split("/")
     if not hmac.compare_digest(access.encode(), keys.access.encode()):

@@ -1,9 +1,8 @@
-"""Snapshots: a disk as it was at one moment, in a file of its own.
+"""Snapshots: point-in-time copies of disks.
 
-Where blocks can be shared the moment is that of the request. Elsewhere the data is copied, and a copy is one
-moment of the disk only if nobody wrote meanwhile: the disk's own counters tell. A disk that does not stand
-still for some tries is held still, by freezing its file system; one without a file system cannot be, and its
-snapshot is refused rather than torn.
+On a file system with reflinks a snapshot is taken at once. Otherwise the data is copied, and the copy is
+consistent only if nothing was written meanwhile, as the disk's counters show. After some failed tries the
+file system is frozen for the copy; without a file system the snapshot is refused.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from volplane.cloud.model import CloudSnapshot, CloudVolume, SnapshotState, Volu
 if TYPE_CHECKING:
     from volplane.cloud.service import DiskService
 
-TRIES = 3  # to copy a disk that is written to
+TRIES = 3  # copies of a disk that is being written
 
 
 class SnapshotService:
     def __init__(self, service: DiskService, patience: float) -> None:
         self._service, self._patience = service, patience
         self._progress: dict[str, int] = {}
-        self.attached: Counter[str] = Counter()  # how often a volume was attached since the start
+        self.attached: Counter[str] = Counter()  # number of attaches of a volume since the start
 
     def get(self, snapshot_id: str) -> CloudSnapshot:
-        snapshot = self._service.ledger.snapshots.get(snapshot_id)
+        snapshot = self._service.records.snapshots.get(snapshot_id)
         if snapshot is None or snapshot.deleting:
             raise errors.snapshot_not_found(snapshot_id)
         return snapshot
 
     def all(self) -> list[CloudSnapshot]:
-        return [s for s in self._service.ledger.snapshots.values() if not s.deleting]
+        return [s for s in self._service.records.snapshots.values() if not s.deleting]
 
     def progress(self, snapshot: CloudSnapshot) -> int:
         return 100 if snapshot.state is SnapshotState.COMPLETED else self._progress.get(snapshot.id, 0)
@@ -55,9 +54,9 @@ class SnapshotService:
         await self._check_room(volume_id)
         snapshot = _new_snapshot(volume, description, tags)
         hit_failpoint("CreateSnapshot", "asked")
-        await self._service.ledger.put_snapshot(snapshot)
+        await self._service.records.put_snapshot(snapshot)
         hit_failpoint("CreateSnapshot", "intent")
-        made = await self._service.work.run_within(self._patience, self._finish(snapshot))
+        made = await self._service.jobs.run_within(self._patience, self._finish(snapshot))
         if made is None:
             made = await self._answer_pending(snapshot.id)
         hit_failpoint("CreateSnapshot", "result")
@@ -72,7 +71,7 @@ class SnapshotService:
         tags: Mapping[str, str],
         copy_tags: bool = False,
     ) -> list[CloudSnapshot]:
-        """Of all volumes of an instance but some, at one moment: all of them, or none."""
+        """Take snapshots of all volumes of an instance but `without` at one moment: all of them, or none."""
         volumes = self._members(instance_id, without)
         await self._check_room(*(v.id for v in volumes))
         name, started = secrets.token_hex(8), clock.microstamp()
@@ -86,9 +85,9 @@ class SnapshotService:
         ]
         hit_failpoint("CreateSnapshots", "asked")
         for snapshot in wanted:
-            await self._service.ledger.put_snapshot(snapshot)
+            await self._service.records.put_snapshot(snapshot)
         hit_failpoint("CreateSnapshots", "intent")
-        made = await self._service.work.run_within(self._patience, self._finish_set(wanted))
+        made = await self._service.jobs.run_within(self._patience, self._finish_set(wanted))
         if made is None:
             made = [await self._answer_pending(snapshot.id) for snapshot in wanted]
         hit_failpoint("CreateSnapshots", "result")
@@ -96,7 +95,7 @@ class SnapshotService:
 
     def _members(self, instance_id: str, without: Sequence[str]) -> list[CloudVolume]:
         self._service.instance(instance_id)
-        attached = {v.id: v for v in self._service.ledger.attached_to(instance_id)}
+        attached = {v.id: v for v in self._service.records.attached_to(instance_id)}
         for volume_id in without:
             self._service.volume(volume_id)
             if volume_id not in attached:
@@ -114,9 +113,9 @@ class SnapshotService:
                 for snapshot in wanted:
                     await held.enter_async_context(service.hold_for_copy(snapshot.id))
                 await self._capture_set(wanted)
-                await service.pace.simulate("CreateSnapshot")
+                await service.latency.simulate("CreateSnapshot")
         except (OSError, Ec2ErrorResponse) as error:
-            refused = "the machine refused the snapshots"
+            refused = "cannot take the snapshots"
             refusal = error if isinstance(error, Ec2ErrorResponse) else errors.from_os_error(refused, error)
             for snapshot in wanted:
                 await self._mark_failed(snapshot.id, refusal.message)
@@ -134,16 +133,16 @@ class SnapshotService:
         disks = self._service.disks
         copies = [(s.volume, disks.snapshot_file(s.id)) for s in wanted]
         async with AsyncExitStack() as held:
-            for volume, _ in sorted(copies):  # in one order, so that two sets do not wait for each other
+            for volume, _ in sorted(copies):  # sorted, to avoid a deadlock of two sets
                 await held.enter_async_context(self._service.hold_for_copy(volume))
-                self._service.volume(volume)  # deleted while we waited?
+                self._service.volume(volume)  # raises if it was deleted meanwhile
             for _ in range(TRIES):
                 before = [self.attached[volume] for volume, _ in copies]
                 still = await disks.capture_set(copies)
                 if still and before == [self.attached[volume] for volume, _ in copies]:
                     return
             if not await disks.capture_set(copies, freeze=True):
-                text = "a volume without a file system that could be frozen is written to all the time"
+                text = "a volume is being written, and has no file system that can be frozen"
                 raise Ec2ErrorResponse("IncorrectState", text)
 
     async def _check_room(self, *volumes: str) -> None:
@@ -161,10 +160,10 @@ class SnapshotService:
         try:
             async with service.hold_for_copy(snapshot.id):
                 stored = await self._write_file(snapshot, file)
-                # The moment is over; what takes a cloud its time is to store it elsewhere.
-                await service.pace.simulate("CreateSnapshot")
+                # The snapshot is taken; a cloud needs time to store it.
+                await service.latency.simulate("CreateSnapshot")
         except (OSError, Ec2ErrorResponse) as error:
-            refused = "the machine refused the snapshot"
+            refused = "cannot take the snapshot"
             refusal = error if isinstance(error, Ec2ErrorResponse) else errors.from_os_error(refused, error)
             await self._mark_failed(snapshot.id, refusal.message)
             raise refusal from error
@@ -175,43 +174,43 @@ class SnapshotService:
 
     async def _mark_completed(self, snapshot_id: str, stored: int) -> CloudSnapshot:
         service = self._service
-        async with service.turns.hold(snapshot_id):
-            known = service.ledger.snapshots[snapshot_id]
+        async with service.locks.hold(snapshot_id):
+            known = service.records.snapshots[snapshot_id]
             done = structs.replace(
                 known, state=SnapshotState.COMPLETED, ended=clock.microstamp(), stored=stored
             )
-            return await service.ledger.put_snapshot(done)
+            return await service.records.put_snapshot(done)
 
     async def _write_file(self, snapshot: CloudSnapshot, file: str) -> int:
-        self._service.volume(snapshot.volume)  # deleted while we waited?
+        self._service.volume(snapshot.volume)  # raises if it was deleted meanwhile
         await self.capture(snapshot.volume, file, of=snapshot.id)
         return await self._service.disks.count_snapshot_bytes(snapshot.id)
 
     async def _mark_failed(self, snapshot_id: str, why: str) -> None:
         service = self._service
         await service.disks.remove_snapshot(snapshot_id)
-        async with service.turns.hold(snapshot_id):
-            snapshot = service.ledger.snapshots[snapshot_id]
-            if snapshot.told:
-                await service.ledger.put_snapshot(
+        async with service.locks.hold(snapshot_id):
+            snapshot = service.records.snapshots[snapshot_id]
+            if snapshot.id_returned:
+                await service.records.put_snapshot(
                     structs.replace(snapshot, state=SnapshotState.ERROR, why=why)
                 )
             else:
-                await service.ledger.delete_snapshot(snapshot)
+                await service.records.delete_snapshot(snapshot)
 
     async def _answer_pending(self, snapshot_id: str) -> CloudSnapshot:
         service = self._service
-        async with service.turns.hold(snapshot_id):
-            snapshot = service.ledger.snapshots[snapshot_id]
+        async with service.locks.hold(snapshot_id):
+            snapshot = service.records.snapshots[snapshot_id]
             if snapshot.state is not SnapshotState.PENDING:
                 return snapshot
-            return await service.ledger.put_snapshot(structs.replace(snapshot, told=True))
+            return await service.records.put_snapshot(structs.replace(snapshot, id_returned=True))
 
     async def capture(self, volume_id: str, file: str, *, of: str = "") -> None:
-        """A copy of a volume as it was at one moment."""
+        """Make a point-in-time copy of a volume."""
         disks = self._service.disks
 
-        def report(percent: int) -> None:  # from a thread: one assignment
+        def report(percent: int) -> None:  # called in another thread
             if of:
                 self._progress[of] = percent
 
@@ -222,30 +221,30 @@ class SnapshotService:
                 if shared or (still and before == self.attached[volume_id]):
                     return
             if not await disks.capture_frozen(volume_id, file, report):
-                text = f"{volume_id} is written to all the time, and has no file system that could be frozen"
+                text = f"{volume_id} is being written, and has no file system that can be frozen"
                 raise Ec2ErrorResponse("IncorrectState", text)
 
     async def delete(self, snapshot_id: str) -> None:
         service = self._service
         self.get(snapshot_id)
-        async with service.hold_for_copy(snapshot_id), service.turns.hold(snapshot_id):
+        async with service.hold_for_copy(snapshot_id), service.locks.hold(snapshot_id):
             snapshot = self.get(snapshot_id)
             hit_failpoint("DeleteSnapshot", "asked")
-            snapshot = await service.ledger.put_snapshot(structs.replace(snapshot, deleting=True))
+            snapshot = await service.records.put_snapshot(structs.replace(snapshot, deleting=True))
             hit_failpoint("DeleteSnapshot", "intent")
             await service.disks.remove_snapshot(snapshot_id)
             hit_failpoint("DeleteSnapshot", "effect")
-            await service.ledger.delete_snapshot(snapshot)
+            await service.records.delete_snapshot(snapshot)
             hit_failpoint("DeleteSnapshot", "result")
 
     async def forget(self, snapshot: CloudSnapshot) -> None:
         await self._service.disks.remove_snapshot(snapshot.id)
-        await self._service.ledger.delete_snapshot(snapshot)
+        await self._service.records.delete_snapshot(snapshot)
 
     async def fail(self, snapshot: CloudSnapshot, why: str) -> None:
         await self._service.disks.remove_snapshot(snapshot.id)
         failed = structs.replace(snapshot, state=SnapshotState.ERROR, why=why)
-        await self._service.ledger.put_snapshot(failed)
+        await self._service.records.put_snapshot(failed)
 
 
 def _new_snapshot(volume: CloudVolume, description: str, tags: Mapping[str, str]) -> CloudSnapshot:

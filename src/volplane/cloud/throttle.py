@@ -1,4 +1,4 @@
-"""Requests per second: a bucket for every action, as AWS has one."""
+"""Limits requests per second, with a token bucket for each action, as AWS does."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from volplane.cloud.errors import Ec2ErrorResponse
 class RequestThrottle:
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, max(1.0, float(burst))
-        self._buckets: dict[str, tuple[float, float]] = {}  # action → tokens, when they were counted
+        self._buckets: dict[str, tuple[float, float]] = {}  # action → tokens, and when they were counted
 
     def take(self, action: str) -> None:
-        """RequestLimitExceeded when the bucket is empty. A rate of 0 knows no limit."""
+        """Raises RequestLimitExceeded if the bucket is empty. A rate of 0 means no limit."""
         if not self._rate:
             return
         now = clock.now()

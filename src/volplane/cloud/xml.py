@@ -1,4 +1,4 @@
-"""Answers as EC2 writes them: a list is a set of `<item>`, None is left out."""
+"""EC2's XML responses: a list becomes `<item>` elements, None is omitted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
-# XML 1.0 has no way to write most control characters, not even escaped.
+# XML 1.0 does not allow most control characters, not even escaped.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 Value: TypeAlias = "str | int | bool | Mapping[str, Value] | Sequence[Value] | None"

@@ -1,4 +1,4 @@
-"""Records as EC2's XML shows them."""
+"""Records as elements of EC2's XML responses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def snapshot(s: CloudSnapshot, progress: int, owner: str) -> dict[str, Value]:
 
 
 def member(s: CloudSnapshot, progress: int, owner: str) -> dict[str, Value]:
-    """One of several: CreateSnapshots calls its state by another name than everybody else."""
+    """One snapshot of CreateSnapshots, which names the state differently from other actions."""
     shown = snapshot(s, progress, owner)
     names = ("description", "encrypted", "ownerId", "progress", "snapshotId", "startTime", "tagSet")
     return {

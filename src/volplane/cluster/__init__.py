@@ -1,5 +1,6 @@
-"""The composition root: where roles are put together, and nowhere else.
+"""The composition root: the only place where roles are put together.
 
-`whole` is a cluster in one process, `separate` the same roles as processes. What a floor may not import is
-given to it here: the API server's in-process transport to the controllers, the built-in images to the nodes.
+`single_process` runs a cluster in one process, `multi_process` one process per role. What a layer may not
+import is injected here: the API server's in-process transport into the controllers, the built-in images into
+the nodes.
 """

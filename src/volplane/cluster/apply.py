@@ -1,4 +1,4 @@
-"""What a new cluster is given: the manifests that come with the program."""
+"""Apply the built-in manifests to a new cluster."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from volplane.api import codec, kinds
 from volplane.api.apps import DaemonSet, Deployment
 from volplane.api.errors import NotFound
 from volplane.api.meta import Resource
+from volplane.base.backoff import constant
+from volplane.base.retry import retry
 from volplane.client.client import Client
 
-ROLES = "roles.yaml"  # what the other manifests' pods, and the roles as processes, may do
-# The kinds of snapshots before those who look once, at their start, whether there are any.
+ROLES = "roles.yaml"  # RBAC of the other manifests' pods, and of roles that run as processes
+# The snapshot CRDs first: some sidecars check only at their start whether they exist.
 MANIFESTS = (ROLES, "classes.yaml", "snapshots.yaml", "ebs.yaml", "snapshotclasses.yaml", "efs.yaml")
 WORKLOADS = (Deployment, DaemonSet)
 WITHOUT_DRIVERS = (
     ROLES,
     "snapshots.yaml",
-)  # without the drivers that come with the program, and their classes
+)  # without the built-in drivers and their classes
 
 _CUSTOM = {kind.type for kind in kinds.CLIENT_KINDS}
 _KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.CLIENT_KINDS}
-PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
-PAUSE = 0.01
+PATIENCE = 30.0  # seconds for a kind to be served after its definition
+RETRY = constant(0.01)
 
 
 def load_manifest(name: str) -> Iterator[Resource]:
-    """The objects of one of our manifests."""
+    """The objects of a built-in manifest."""
     text = (resources.files("volplane") / "manifests" / name).read_text()
     for data in yaml.load_all(text, Loader=yaml.CSafeLoader):
         yield parse_object(data)
 
 
 def parse_object(data: dict[str, Any]) -> Resource:
-    """An object as it stands in a manifest. Raises ValueError."""
+    """Convert an object of a manifest. Raises ValueError."""
     kind = kinds.by_kind(data["apiVersion"], data["kind"]) or _KNOWN.get((data["apiVersion"], data["kind"]))
     if kind is None or kind.type is None:
         raise ValueError(f"{data['apiVersion']} {data['kind']} is not served here")
@@ -46,17 +48,17 @@ def parse_object(data: dict[str, Any]) -> Resource:
 
 
 async def apply(client: Client, manifests: Iterable[str] = MANIFESTS) -> None:
-    """Create what is missing; what a user has changed since stays as it is."""
+    """Create missing objects; existing ones, which a user may have changed, stay as they are."""
     for name in manifests:
         found = list(load_manifest(name))
-        # Pods need their accounts; nothing else needs another of its file, and is stored in one go with it.
+        # Pods need their service accounts; all other objects of a file are created in parallel.
         workloads = [obj for obj in found if isinstance(obj, WORKLOADS)]
         await _create_all(client, [obj for obj in found if not isinstance(obj, WORKLOADS)])
         await _create_all(client, workloads)
 
 
 async def _create_all(client: Client, wanted: Iterable[Resource]) -> None:
-    """All are tried before the first failure is told, as itself."""
+    """Try all of them, then raise the first error."""
     outcomes = await asyncio.gather(*(_create(client, obj) for obj in wanted), return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -68,9 +70,5 @@ async def _create(client: Client, obj: Resource) -> None:
         await client.create(obj, exists_ok=True)
         return
     async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                await client.create(obj, exists_ok=True)
-                return
-            except NotFound:  # its definition was created a moment ago
-                await asyncio.sleep(PAUSE)
+        # Its definition was created a moment ago, and may not be served yet.
+        await retry(lambda: client.create(obj, exists_ok=True), on=NotFound, backoff=RETRY)

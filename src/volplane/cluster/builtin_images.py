@@ -1,24 +1,26 @@
-"""The built-in images: what a manifest names `volplane/csi-attacher` is a coroutine of the node.
+"""Built-in images: the image `volplane/csi-attacher` in a manifest is a coroutine of the node.
 
-A coroutine gets its container's arguments and environment as a process would, and finds its files through the
-container's mounts. Sidecars are free for everybody: they act as their pod's service account and see what its
-volumes hold. The drivers and the fencer hold the cloud account, so only some accounts may use them.
+A coroutine gets its container's arguments and environment like a process, and accesses files through the
+container's mounts. Every pod may use the sidecars: they act as the pod's service account and see only its
+volumes. The drivers and the fencer have the keys of the cloud, so only some service accounts may use them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct, field, structs
 
 from volplane.base.settings import BadFlag, parse
+from volplane.base.tasks import run_until
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.csi.client import socket_path
+from volplane.csi.call_interceptor import CallInterceptor
+from volplane.csi.client import CsiChannel, SocketOpener, socket_path
 from volplane.drivers import ebs, efs
 from volplane.host import Host
 from volplane.loops.controller import Unsupported
@@ -32,7 +34,7 @@ from volplane.web import PortInUse
 T = TypeVar("T", bound=Struct)
 log = logging.getLogger(__name__)
 
-# Upstream's sidecars as their images are called, whatever the registry.
+# Names of upstream's sidecar images, in any registry.
 UPSTREAM = frozenset(
     {
         "csi-provisioner",
@@ -45,7 +47,7 @@ UPSTREAM = frozenset(
     }
 )
 
-# What manifests of other times and places tell the sidecars: whom to talk to is known here, the rest is gone.
+# Flags in manifests that are ignored: the API server is known here, the others are obsolete.
 UNUSED = frozenset(
     {
         "kubeconfig",
@@ -68,14 +70,15 @@ C = TypeVar(
 
 
 class ImageDeps(Struct, frozen=True):
-    """What the built-in images need of the process they run in."""
+    """What the built-in images need from their process."""
 
-    client: Callable[[str, TaskContext], AbstractAsyncContextManager[Client]]  # for a component of a pod
+    client: Callable[[str, TaskContext], AbstractAsyncContextManager[Client]]  # for a component in a pod
     host: Host
     account: ebs.AwsAccount
     places: Mapping[str, ebs.EbsNodeConfig]  # by node
     shared: str  # the directory of shared file systems
     wait_registry: WaitRegistry = field(default_factory=WaitRegistry)
+    interceptor: CallInterceptor | None = None  # of all calls to drivers
 
 
 class PluginOptions(Struct, frozen=True, kw_only=True):
@@ -84,10 +87,10 @@ class PluginOptions(Struct, frozen=True, kw_only=True):
 
 
 class BuiltinImages(Mapping[str, TaskImage]):
-    """The built-in images by all names that manifests have for them.
+    """The built-in images by all names that manifests use for them.
 
     Upstream publishes the sidecars in several registries, and vendors copy them into their own; the last part
-    of the name is the same everywhere. An image that a program of this machine stands for is not built in.
+    of the name is the same everywhere. An image that is replaced by a program is not built in.
     """
 
     def __init__(self, own: Mapping[str, TaskImage], programs: ImageOverrides | None = None) -> None:
@@ -145,19 +148,22 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         component: str, kind: type[C], run: Callable[..., Awaitable[None]], *, placed: bool = False
     ) -> TaskImage:
         async def image(context: TaskContext) -> None:
-            settings = _resolve_socket(context, _settings(kind, context.args))
+            settings, open_socket = _resolve_socket(context, _settings(kind, context.args))
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
             registry = kit.wait_registry
-            async with kit.client(component, context) as client:
+            channel = CsiChannel(settings.csi_address, component=component, open_socket=open_socket)
+            async with kit.client(component, context) as client, channel:
 
-                def running(told: C) -> Awaitable[None]:
+                def running(options: C) -> Awaitable[None]:
                     return run(
                         client,
-                        told,
+                        options,
+                        caller=channel,
                         identity=identity,
                         namespace=namespace,
                         wait_registry=registry,
+                        interceptor=kit.interceptor,
                         **where,
                     )
 
@@ -167,16 +173,25 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
         return image
 
     async def node_driver_registrar(context: TaskContext) -> None:
-        settings = _resolve_socket(context, _settings(registrar.RegistrarOptions, context.args))
-        # A socket that is made in the kubelet's registry makes its driver one of the node's.
+        settings, open_socket = _resolve_socket(context, _settings(registrar.RegistrarOptions, context.args))
+        # A socket in the kubelet's registration directory registers its driver with the node.
         with context.open_directory(settings.plugin_registration_path) as directory:
             settings = structs.replace(settings, plugin_registration_path=directory)
             quiet = structs.replace(settings, http_endpoint="", health_port=0)
-            await _until_stopped(context, _run_with_port_fallback(context, registrar.run, settings, quiet))
+            channel = CsiChannel(
+                settings.csi_address,
+                component=registrar.COMPONENT,
+                open_socket=open_socket,
+                interceptor=kit.interceptor,
+            )
+            async with channel:
+                run = partial(registrar.run, caller=channel)
+                await _until_stopped(context, _run_with_port_fallback(context, run, settings, quiet))
 
     async def livenessprobe(context: TaskContext) -> None:
-        settings = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
-        await _until_stopped(context, _run_liveness_on_free_port(context, settings))
+        settings, open_socket = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
+        run = partial(liveness.run, open_socket=open_socket, interceptor=kit.interceptor)
+        await _until_stopped(context, _run_liveness_on_free_port(context, run, settings))
 
     async def node_fencer(context: TaskContext) -> None:
         ec2 = await ebs.connect_ec2(kit.account, kit.host)
@@ -188,7 +203,7 @@ def builtin_images(kit: ImageDeps, programs: ImageOverrides | None = None) -> Bu
             await ec2.close()
 
     async def snapshot_controller(context: TaskContext) -> None:
-        log.info("the controller manager looks after snapshots already: nothing to do here")
+        log.info("the controller manager already runs the snapshot controller: nothing to do")
         await context.stop.wait()
 
     own: dict[str, TaskImage] = {
@@ -221,34 +236,37 @@ def _never(spec: ContainerSpec) -> bool:
 async def _run_with_port_fallback(
     context: TaskContext, run: Callable[[T], Awaitable[None]], settings: T, quiet: T
 ) -> None:
-    """With its health and metrics over HTTP, or without where another instance has the port.
+    """Run with health and metrics over HTTP, or without if another instance has the port.
 
-    Nodes of one machine share its ports, which manifests do not know. A pod that has not asked for the
-    machine's network opens no port in it.
+    Nodes on one machine share its ports, which manifests do not expect. A pod without hostNetwork opens no
+    port on the machine.
     """
     if not context.spec.host_network:
         return await run(quiet)
     try:
         await run(settings)
     except PortInUse as error:
-        log.warning("%s: another instance answers there", error.strerror)
+        log.warning("%s: another instance serves it", error.strerror)
         await run(quiet)
 
 
-async def _run_liveness_on_free_port(context: TaskContext, settings: liveness.LivenessOptions) -> None:
-    """Nodes of one machine share its ports: whoever comes second answers elsewhere, and its node knows where.
+async def _run_liveness_on_free_port(
+    context: TaskContext, run: Callable[..., Awaitable[None]], settings: liveness.LivenessOptions
+) -> None:
+    """Serve on another port if the port is taken, and tell the node which one: nodes of one machine share
+    its ports.
 
-    Answered by the first, a driver that hangs would cost all others their lives, or stay unseen itself. So
-    does a pod that has not asked for the machine's network.
+    If one instance answered for all, a driver that hangs would restart the others, or go unnoticed. A pod
+    without hostNetwork also uses another port.
     """
     if context.spec.host_network:
         try:
-            return await liveness.run(settings)
+            return await run(settings)
         except PortInUse as error:
-            log.warning("%s: this node asks at another one", error.strerror)
+            log.warning("%s: this node probes another port", error.strerror)
     asked = int(settings.endpoint.rpartition(":")[2])
     elsewhere = structs.replace(settings, http_endpoint="", metrics_address="", health_port=0)
-    await liveness.run(elsewhere, started=lambda port: context.ports.update({asked: port}))
+    await run(elsewhere, started=lambda port: context.ports.update({asked: port}))
 
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
@@ -269,27 +287,31 @@ S = TypeVar(
 )
 
 
-def _resolve_socket(context: TaskContext, settings: S) -> S:
-    """The settings with the driver's socket where it really is."""
+def _resolve_socket(context: TaskContext, settings: S) -> tuple[S, SocketOpener]:
+    """The options with the path of the driver's socket on the machine, and how to open it.
+
+    The pod can replace the socket by a link at any time, so each connection opens it anew inside the volume.
+    """
     address = socket_path(settings.csi_address) or settings.csi_address
-    return structs.replace(settings, csi_address=context.path(address))
+    opened = structs.replace(settings, csi_address=context.path(address))
+    return opened, partial(context.open_socket, address)
 
 
 def _as_sidecar(context: TaskContext) -> tuple[str, str]:
-    # The pod's name is stable over restarts of the process, so that a lease is taken up again at once.
+    # The pod name survives restarts of the process, so a lease is renewed at once.
     identity = context.env.get("POD_NAME", context.spec.pod_name)
     return identity, context.env.get("NAMESPACE", context.spec.namespace)
 
 
 @asynccontextmanager
 async def service_account_client(component: str, context: TaskContext) -> AsyncIterator[Client]:
-    """The client of a pod, by the service account that it mounts: it may what its own roles allow."""
+    """The client of a pod, with the service account that it mounts."""
     directory = str(kubeconfig.SERVICE_ACCOUNT)
     try:
         token, authority = context.read(f"{directory}/token"), context.read(f"{directory}/ca.crt")
         transport = kubeconfig.from_service_account(token, authority, agent=component, env=context.env)
     except (kubeconfig.BadKubeconfig, OSError) as error:
-        raise SystemExit(f"no API server to talk to: {error}") from error
+        raise SystemExit(f"cannot connect to an API server: {error}") from error
     client = Client(transport, component=component)
     try:
         yield client
@@ -299,16 +321,8 @@ async def service_account_client(component: str, context: TaskContext) -> AsyncI
 
 
 async def _until_stopped(context: TaskContext, work: Awaitable[None]) -> None:
-    """Run until the work ends by itself or the container is asked to end."""
-    running = asyncio.ensure_future(work)
-    asked = asyncio.create_task(context.stop.wait())
+    """Run until the work ends or the container is stopped."""
     try:
-        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running
+        await run_until(context.stop, work)
     except Unsupported as error:
         raise SystemExit(str(error)) from error
-    finally:
-        asked.cancel()
-        running.cancel()
-        await asyncio.gather(running, asked, return_exceptions=True)

@@ -1,6 +1,7 @@
-"""A cluster's data directory: what lies where, who its nodes are, and what is remembered between two starts.
+"""A cluster's data directory: its paths, its nodes, and what is saved between starts.
 
-Node directories are short (`n/1`): a Unix socket's path ends at 107 bytes, and drivers put theirs deep below.
+Node directories have short names (`n/1`): the path of a Unix socket is limited to 107 bytes, and drivers
+create theirs deep below.
 """
 
 from __future__ import annotations
@@ -50,29 +51,30 @@ class ClusterMember(Struct, frozen=True):
 
 
 class SavedCluster(Struct, frozen=True):
-    """What must be the same at the next start."""
+    """What must be the same at the next start (`cluster.json`)."""
 
     port: int = 0
     cloud_port: int = 0
     kubelet_ports: dict[str, int] = {}
     access_key: str = ""
     secret_key: str = ""
-    pod_range: str = ""  # addresses of all pods; none if they share the machine's
+    pod_range: str = ""  # address range of all pods; "" if they share the machine's network
 
 
 class DataDirectory:
     """The paths of one data directory."""
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory).expanduser().resolve()  # as the kernel names mounts
+        self.directory = Path(directory).expanduser().resolve()  # resolved, as in the mount table
         self.state = self.directory / "state.db"
         self.kubeconfig = self.directory / "kubeconfig"
         self.cloud = self.directory / "cloud"
         self.shared = self.directory / "efs"
-        self.guests = self.directory / "shared"  # what drivers that were brought share between nodes
+        self.driver_shares = self.directory / "shared"  # directories that user drivers share between nodes
         self.run = self.directory / "run"
         self.ready = self.directory / "ready"
-        self.brought = self.directory / "brought.json"  # how drivers and manifests of others were brought
+        # Options with which user drivers and manifests were given.
+        self.saved_options = self.directory / "brought.json"
         self.nodes = self.directory / "n"
         self.lock = self.directory / "up.lock"
         self._memory = self.directory / "cluster.json"
@@ -80,18 +82,18 @@ class DataDirectory:
         self.bridge = bridge_name(str(self.directory))
 
     def remove_wait_report_sockets(self) -> None:
-        """Of roles that were killed: they would be taken for ones that do not answer."""
+        """Remove the sockets of killed roles, which would look like roles that do not answer."""
         for left in self.run.glob(f"*{wait_reports.SUFFIX}"):
             left.unlink(missing_ok=True)
 
     def wait_report_socket(self, role: str) -> Path:
-        """The socket on which a role's process tells what it waits for."""
+        """The socket on which a role's process reports what it waits for."""
         return self.run / f"{role.replace('/', '-')}{wait_reports.SUFFIX}"
 
     def create(self) -> bool:
-        """Create the directory, for its owner only; whether it was not there before. Raises Unusable.
+        """Create the directory, for its owner only. Returns whether it is new. Raises UnusableDataDirectory.
 
-        One that is there already keeps its mode: all that is written into it is for its owner only anyway.
+        An existing directory keeps its mode: all files in it are private anyway.
         """
         try:
             fresh = not self.directory.exists()
@@ -105,26 +107,26 @@ class DataDirectory:
         return fresh
 
     def _check_ownership(self) -> None:
-        """A directory that others can write to would let them change our files for theirs, and in one that
-        is somebody else's, what has the name of a file of ours is not ours.
+        """Refuse a directory of another user, or one that other users can write to: they could replace its
+        files. And one with files that Volplane has not created.
         """
         there = self.directory.stat()
         refused = f"cannot use {self.directory} as data directory: "
         if there.st_uid != os.geteuid():
             raise UnusableDataDirectory(
-                f"{refused}it belongs to user {there.st_uid}; name one that does not exist yet"
+                f"{refused}it belongs to user {there.st_uid}; choose one that does not exist yet"
             )
         if there.st_mode & stat.S_IWOTH or (there.st_mode & stat.S_IWGRP and there.st_gid != os.getegid()):
             raise UnusableDataDirectory(
                 f"{refused}other users can write to it (mode {stat.S_IMODE(there.st_mode):04o}); "
-                f"name one that does not exist yet, or take that away: chmod go-w {self.directory}"
+                f"choose one that does not exist yet, or run: chmod go-w {self.directory}"
             )
         if any(mark.exists() for mark in (self.lock, self._memory, self.state)):
             return
-        ours = (self.cloud, self.run, self.nodes, self.shared, self.guests, self.directory / "pki")
+        ours = (self.cloud, self.run, self.nodes, self.shared, self.driver_shares, self.directory / "pki")
         if strange := next((part for part in ours if part.exists()), None):
             raise UnusableDataDirectory(
-                f"{refused}{strange} is there and is not Volplane's; name an empty directory"
+                f"{refused}{strange} exists and was not created by Volplane; choose an empty directory"
             )
 
     def _unusable(self, error: OSError) -> UnusableDataDirectory:
@@ -134,9 +136,9 @@ class DataDirectory:
         )
 
     def claim_directory(self) -> DirectoryOrigin:
-        """Make a directory that was copied from another one a cluster of its own. Raises Unusable.
+        """Make a copy of another data directory a cluster of its own. Raises UnusableDataDirectory.
 
-        Under the lock, before anything is read: the files of a copy name what belongs to the original.
+        Called with the lock, before anything is read: the files of a copy refer to the original.
         """
         try:
             found = claim_directory(str(self.directory), self._forget_original)
@@ -144,11 +146,13 @@ class DataDirectory:
             raise self._unusable(error) from error
         if found.is_copy:
             beside = f"; {found.original} keeps its own, and its ports" if found.original else ""
-            log.warning("%s was copied: no container, mount or disk is taken over%s", self.directory, beside)
+            log.warning(
+                "%s is a copy: containers, mounts and disks are not taken over%s", self.directory, beside
+            )
         return found
 
     def _forget_original(self, found: DirectoryOrigin) -> None:
-        """Links to the original's disks, its processes, and its ports if both are to run side by side."""
+        """Remove links to the original's disks, its processes, and its ports if the original still exists."""
         for link in (*self.nodes.glob("*/dev/*"), *self.nodes.glob("*/dev/disk/by-id/*")):
             if link.is_symlink() and os.readlink(link).startswith("/dev/loop"):
                 link.unlink()
@@ -159,23 +163,23 @@ class DataDirectory:
             self.save(SavedCluster(access_key=held.access_key, secret_key=held.secret_key))
 
     def check_state(self) -> None:
-        """A cluster that was started before has its state, or is not started. Raises Unusable."""
+        """Check that the state of an earlier start still exists. Raises UnusableDataDirectory."""
         if not self._memory.exists():
             return
         size = self.state.stat().st_size if self.state.exists() else -1
         if size <= 0:
             raise UnusableDataDirectory(
                 f"{self.state} is {'empty' if size == 0 else 'missing'}, though a cluster was started here "
-                f"before: restore it from a backup, or begin anew with another --data-dir"
+                f"before: restore it from a backup, or choose another --data-dir"
             )
 
     def discard(self) -> None:
-        """After a first start that failed: as if it had not been tried. What is mounted somewhere stays."""
+        """Remove the directory after a first start that failed, unless something is mounted in it."""
         if not read_table().under(str(self.directory)):
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def acquire_lock(self) -> int:
-        """Keep every other `up` out of the directory until the descriptor is closed. Raises InUse."""
+        """Lock the directory until the descriptor is closed. Raises StoreInUse."""
         try:
             return lock(str(self.lock))
         except LockHeld as error:
@@ -192,32 +196,32 @@ class DataDirectory:
         instance = "i-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
         return ClusterMember(name, index, zone, instance, self.nodes / str(index))
 
-    # --- remembered between starts
+    # --- saved between starts
 
     def load_saved(self) -> SavedCluster:
-        """Nothing, if there was no start yet or its file cannot be read: ports and keys are chosen anew."""
+        """What the last start saved; empty if there was none or its file cannot be read."""
         try:
             return msgspec.json.decode(self._memory.read_bytes(), type=SavedCluster)
         except (FileNotFoundError, NotADirectoryError):
             return SavedCluster()
         except (OSError, ValueError) as error:
-            log.warning("%s cannot be read, ports and keys are chosen anew: %s", self._memory, error)
+            log.warning("%s cannot be read; choosing new ports and keys: %s", self._memory, error)
             return SavedCluster()
 
     def save(self, memory: SavedCluster) -> None:
         self.write(self._memory, memory)
 
     def write(self, place: Path, what: Struct) -> None:
-        """Whole or not at all, through a power cut too, and for its owner only."""
+        """Write a file atomically and durably, private to its owner."""
         atomic_write(str(place), msgspec.json.format(msgspec.json.encode(what), indent=2), durable=True)
 
     def prepare_ports_and_keys(
         self, port: int = 0, nodes: int = 0, *, pods_apart: bool = False
     ) -> SavedCluster:
-        """Ports and keys for this start: those of the last one where there was one.
+        """Ports and keys for this start: those of the last start, if any.
 
-        The API server's port is in people's kubeconfigs, so it stays even if somebody else has it now, which
-        is then an error; the others are known to us alone and can change.
+        The API server's port is in users' kubeconfigs, so it never changes: if another program has it now,
+        the start fails. The other ports can change.
         """
         held = self.load_saved()
         members = [self.member(i, 1).name for i in range(1, nodes + 1)]
@@ -232,8 +236,8 @@ class DataDirectory:
         )
 
     def _port(self, wanted: int, *, known: bool = False) -> int:
-        """That one, or a free one, marked as ours until `release`: it is some time until a server is on it,
-        and whoever starts beside us chooses, too. One that is `known` to others stays.
+        """The wanted port, or a free one, reserved until `release`: it takes a while until a server listens
+        on it, and other clusters may be starting. A port that is `known` to clients never changes.
         """
         for port in itertools.chain([wanted] if wanted else [], (free_port() for _ in range(PORT_TRIES))):
             mark = _reserve_port(port)
@@ -244,20 +248,22 @@ class DataDirectory:
         raise UnusableDataDirectory("this machine has no free port left")
 
     def release(self) -> None:
-        """Let others have our ports."""
+        """Release the reserved ports."""
         for mark in self._marks:
             mark.close()
         self._marks.clear()
 
     def _pod_range(self, held: str, nodes: int) -> str:
-        """The last one if it is large enough and nobody else on this machine has it by now."""
+        """The range of the last start if it is large enough and still unused on this machine, else another
+        one.
+        """
         wanted = address_ranges.candidates(address_ranges.prefix_for(nodes), str(self.directory))
         if held and address_ranges.fits_nodes(IPv4Network(held), nodes):
             wanted = itertools.chain([IPv4Network(held)], wanted)
         try:
             used = network.list_used_ranges(self.bridge)
         except OSError as error:
-            log.warning("pods share this machine's network, whose routes cannot be read: %s", error)
+            log.warning("cannot read the routes of this machine, so pods share its network: %s", error)
             return ""
         found = network.first_free(wanted, used)
         if found is None:
@@ -272,10 +278,10 @@ def _still_free(port: int | None) -> int:
 
 
 def free_port() -> int:
-    """One that stays ours while we are down.
+    """A free port outside the kernel's ephemeral range, so that it stays free while the cluster is down.
 
-    The kernel gives out the ports of its own range to whoever connects somewhere, so a server that restarts
-    there may find a stranger on its port, or a client of its own that was connected to itself.
+    The kernel assigns ephemeral ports to outgoing connections: a server that restarts on one may find it
+    taken, even by a client that connected to itself.
     """
     given_out = _ephemeral_ports()
     for _ in range(PORT_TRIES):
@@ -289,8 +295,8 @@ def free_port() -> int:
 
 
 def _reserve_port(port: int) -> socket.socket | None:
-    """None if another cluster has it. Such names belong to the network's namespace, as ports do, and end with
-    their process.
+    """Reserve a port among clusters; None if it is taken. Abstract sockets belong to the network namespace,
+    as ports do, and end with their process.
     """
     mark = socket.socket(socket.AF_UNIX)
     try:
@@ -311,7 +317,7 @@ def _ephemeral_ports() -> range:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that are over do not count
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore closed connections
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

@@ -1,23 +1,23 @@
-"""Why a cluster does not start, in words for whoever started it.
+"""Errors that keep a cluster from starting; the messages are for the user.
 
 CannotStart
-├── Unusable      the data directory
-├── RoleFailed    a role's process ends again and again
-└── NotReady      it runs, but does not come to serve claims and pods
+├── UnusableDataDirectory   the data directory cannot be used
+├── RoleFailed              the process of a role keeps ending
+└── ClusterNotReady         the roles run, but claims and pods cannot be served
 """
 
 
 class CannotStart(Exception):
-    """Shown to the user as it is."""
+    """Its message is shown to the user."""
 
 
 class UnusableDataDirectory(CannotStart):
-    """The data directory cannot be written."""
+    """The data directory cannot be used."""
 
 
 class RoleFailed(CannotStart):
-    """A role does not stay up; says what its log ends with."""
+    """A role keeps ending; the message has the last line of its log."""
 
 
 class ClusterNotReady(CannotStart):
-    """The start did not come to its end in time; names what is missing."""
+    """The cluster did not become ready in time; the message says what is missing."""

@@ -1,8 +1,8 @@
-"""The same cluster as processes: one per role, over HTTPS, kept running.
+"""A cluster with one process per role, over HTTPS.
 
-A role that dies is started again; a node that was crashed on purpose stays down until it is revived. The
-roles hold the read end of a pipe whose write end is ours: when this process dies, whatever kills it, they end
-at once, so that nothing serves a directory that the next start wants to own.
+A role that ends is restarted; a node that was crashed on purpose stays down until it is revived. The roles
+hold the read end of a pipe, and this process the write end: when this process ends, for whatever reason, the
+roles end at once, so that none of them uses the data directory at the next start.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from volplane.apiserver.auth.certificates import CertificateAuthority
 from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
 from volplane.apiserver.auth.well_known_users import MASTERS, NODES
 from volplane.base import clock
+from volplane.base.backoff import Backoff, Failures, constant
 from volplane.base.files import atomic_write
 from volplane.base.log import FILE
+from volplane.base.retry import retry
+from volplane.base.tasks import background, cancel_and_wait
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.cluster import readiness, user_drivers
@@ -50,19 +53,20 @@ from volplane.store.sqlite.space import SpaceReserve
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between two starts of a role that keeps dying
-WORTH = 10  # times its last pause that a role lived: it does not keep dying
+RESTART = Backoff(0.05, 5.0)  # between two starts of a role that keeps dying
+POLL = constant(0.05)  # while a role starts
+WORTH = 10  # a role that ran this many times its last delay is not failing
 LIFELINE = "VOLPLANE_LIFELINE"
-WAITS = "VOLPLANE_WAITS"  # where a role tells what it waits for
-# A role may be told to stop before it can hear it: that waits until it can, because it may have to take down
-# what an earlier life has left.
+WAITS = "VOLPLANE_WAITS"  # environment variable: the socket for a role's wait reports
+# Blocked until a role has installed its handlers: a role that is stopped early may have to remove what an
+# earlier run has left.
 HELD = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 30.0
-GIVE_UP = 5.0  # seconds in which a role that is wanted for the start may end again and again
+GIVE_UP = 5.0  # seconds during a start after which a role that keeps ending counts as failed
 
 
 class ProcessIdentity(Struct, frozen=True):
-    """A role's process: a pid alone may be somebody else's by now."""
+    """A role's process. The start time tells it from a later process with the same pid."""
 
     pid: int
     start: int
@@ -73,7 +77,7 @@ class ProcessIdentity(Struct, frozen=True):
 
 
 class RoleFiles:
-    """The files that say which role runs where."""
+    """The pid files, logs and crash markers of roles."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -86,15 +90,15 @@ class RoleFiles:
 
     def last_log_line(self, role: str) -> str:
         lines = self.log(role).read_text(errors="replace").split("\n")
-        said = [line.removeprefix("volplane: ") for line in lines if line.strip()]
-        return said[-1] if said else f"its log {self.log(role)} is empty"
+        found = [line.removeprefix("volplane: ") for line in lines if line.strip()]
+        return found[-1] if found else f"its log {self.log(role)} is empty"
 
     def crash_marker(self, role: str) -> Path:
-        """Exists while a role is to stay down."""
+        """A file that exists while a role must stay down."""
         return self.directory / f"{role.replace('/', '-')}.crashed"
 
     def write(self, role: str, pid: int) -> None:
-        # Not durable: a power cut ends every process that it could tell of.
+        # Not durable: a power cut ends the process anyway.
         atomic_write(str(self.pid_file(role)), msgspec.json.encode(ProcessIdentity(pid, start_time(pid))))
 
     def read(self, role: str) -> ProcessIdentity | None:
@@ -103,12 +107,12 @@ class RoleFiles:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            log.warning("%s cannot be read and counts as missing: %s", self.pid_file(role), error)
+            log.warning("%s cannot be read, and is ignored: %s", self.pid_file(role), error)
             return None
 
 
 class MultiProcessCluster:
-    """`async with MultiProcessCluster(settings) as cluster:` like `Cluster`, with a process per role."""
+    """`async with MultiProcessCluster(options) as cluster:` like `Cluster`, with one process per role."""
 
     def __init__(self, settings: ClusterOptions, drivers: UserDrivers = NO_USER_DRIVERS) -> None:
         self.settings, self.user_drivers = settings, drivers
@@ -138,7 +142,8 @@ class MultiProcessCluster:
     async def _start(self) -> None:
         if self.layout.create():
             self._stack.push_async_callback(self._discard)
-        SpaceReserve(str(self.layout.state)).require_space()  # a role could not even write why it ends
+        # On a full disk a role could not even log why it ends.
+        SpaceReserve(str(self.layout.state)).require_space()
         self._stack.callback(os.close, self.layout.acquire_lock())
         self.layout.claim_directory()
         self.layout.check_state()
@@ -163,10 +168,10 @@ class MultiProcessCluster:
         )
         await self._connect()
         self.layout.save(self.memory)
-        await self._apply((ROLES,))  # before those start who may nothing without them
+        await self._apply((ROLES,))  # before the roles that need them start
         self._start_role("controller-manager", self._manager())
         self._start_role("scheduler", ["--kubeconfig", self._write_kubeconfig("system:kube-scheduler")])
-        # Links in a node's /dev may be those of before a reboot, until the disk service has set them right.
+        # Links in a node's /dev may be from before a reboot until the disk service has repaired them.
         if self.user_drivers.builtin:
             await self._wait_unless_role_failed(self._wait_for_cloud())
         for member in self.members:
@@ -176,18 +181,18 @@ class MultiProcessCluster:
 
     async def _deploy(self) -> None:
         await self._apply(MANIFESTS if self.user_drivers.builtin else WITHOUT_DRIVERS)
-        if things := self.learned.manifests(str(self.layout.guests)):
+        if things := self.learned.manifests(str(self.layout.driver_shares)):
             await user_drivers.apply(self._transport, things)
 
     async def _apply(self, manifests: Iterable[str]) -> None:
-        """However often the API server dies meanwhile; what was created before stays as it is."""
+        """Apply manifests, even if the API server restarts meanwhile. Existing objects stay as they are."""
         async with asyncio.timeout(PATIENCE):
-            while True:
-                try:
-                    return await apply(self.client, manifests)
-                except (Unavailable, Timeout) as error:
-                    log.warning("the manifests are not applied yet: %s", error)
-                await asyncio.sleep(FIRST_PAUSE)
+            await retry(
+                lambda: apply(self.client, manifests),
+                on=(Unavailable, Timeout),
+                backoff=POLL,
+                report=lambda error: log.warning("the manifests are not applied yet: %s", error),
+            )
 
     async def _connect(self) -> None:
         self._transport = transport = kubeconfig.load(self._write_kubeconfig("volplane", MASTERS))
@@ -199,13 +204,12 @@ class MultiProcessCluster:
     async def _wait_for_cloud(self) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
-                while True:
-                    try:
-                        _, writer = await asyncio.open_connection("127.0.0.1", self.memory.cloud_port)
-                    except ConnectionError:
-                        await asyncio.sleep(FIRST_PAUSE)
-                    else:
-                        return writer.close()
+                _, writer = await retry(
+                    lambda: asyncio.open_connection("127.0.0.1", self.memory.cloud_port),
+                    on=ConnectionError,
+                    backoff=POLL,
+                )
+                writer.close()
         except TimeoutError:
             raise ClusterNotReady(f"the disk service does not answer: see {self.runs.log('cloud')}") from None
 
@@ -219,20 +223,16 @@ class MultiProcessCluster:
             ) from None
 
     async def _wait_unless_role_failed(self, work: Awaitable[None]) -> None:
-        """Wait for `work`, or raise what keeps a role from starting."""
-        waited = asyncio.ensure_future(work)
-        try:
+        """Wait for `work`, or raise the error of a role that does not start."""
+        async with background(work) as (waited,):
             await asyncio.wait({waited, *self._keepers.values()}, return_when=asyncio.FIRST_COMPLETED)
             for keeper in self._keepers.values():
                 if keeper.done():
                     keeper.result()
             await waited
-        finally:
-            waited.cancel()
-            await asyncio.gather(waited, return_exceptions=True)
 
     def _write_kubeconfig(self, user: str, *groups: str) -> str:
-        """A kubeconfig with a certificate for this role."""
+        """Write a kubeconfig with a client certificate for a role."""
         name = user.replace(":", "-")
         pair = self.authority.client(f"client-{name}", user, groups)
         path = self.layout.run / f"{name}.kubeconfig"
@@ -286,7 +286,7 @@ class MultiProcessCluster:
         memory = self.memory
         own = {k: v for k, v in os.environ.items() if k.startswith(("VOLPLANE_", "PYTHON"))}
         if again:
-            own.pop("VOLPLANE_FAILPOINT", None)  # a role dies there once: its next life is to recover
+            own.pop("VOLPLANE_FAILPOINT", None)  # kill a role there only once: the next process must recover
         return {
             **own,
             FILE: str(self.runs.log(role)),
@@ -298,15 +298,16 @@ class MultiProcessCluster:
             "AWS_DEFAULT_REGION": REGION,
         }
 
-    # --- keeping
+    # --- supervise
 
     def _start_role(self, role: str, arguments: list[str], *, verb: str = "") -> None:
-        """A role's name is its verb unless it is said, and behind a slash which one it is."""
+        """Start and supervise a role. Its name is `verb` or `verb/instance`, unless the verb is given."""
         argv = [sys.executable, "-m", "volplane", verb or role.partition("/")[0], *arguments]
         self._keepers[role] = asyncio.create_task(self._supervise_role(role, argv), name=role)
 
     async def _supervise_role(self, role: str, argv: list[str]) -> None:
-        pause, again, failing = FIRST_PAUSE, False, 0.0
+        failures, again, failing = Failures(RESTART), False, 0.0
+        delay = failures.next_delay()
         while True:
             await self._wait_for_revival(role)
             began = clock.now()
@@ -320,16 +321,18 @@ class MultiProcessCluster:
             code = await process.wait()
             self._handle_role_exit(role)
             lived = clock.now() - began
-            # Killed, or at work for a while: that it can start is known.
+            # Killed, or it ran for a while: it is able to start.
             failing = 0.0 if code < 0 or lived > GIVE_UP else failing or began
             if failing and not self._is_up and clock.now() - failing > GIVE_UP:
                 raise RoleFailed(f"{role} does not start: {self.runs.last_log_line(role)}")
             log.warning("%s ended with %d; starting it again", role, code, extra={"log": self.runs.log(role)})
-            pause = FIRST_PAUSE if lived > WORTH * pause else min(pause * 2, LONGEST_PAUSE)
-            await asyncio.sleep(pause)
+            if lived > WORTH * delay:
+                failures.reset()
+            delay = failures.next_delay()
+            await asyncio.sleep(delay)
 
     def _handle_role_exit(self, role: str) -> None:
-        """Told of each process that ends unasked, before the role is started again."""
+        """Called for each process that ends by itself, before the role is restarted. For tests."""
 
     async def _wait_for_revival(self, role: str) -> None:
         while self.runs.crash_marker(role).exists():
@@ -348,7 +351,7 @@ class MultiProcessCluster:
         return self.runs.crash_marker(f"node/{member.name}").exists()
 
     async def wait(self) -> None:
-        """Until a keeper breaks; a role that dies does not break it."""
+        """Wait until the supervision of a role fails; the end of a role is not a failure."""
         done, _ = await asyncio.wait(self._keepers.values(), return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
@@ -356,7 +359,7 @@ class MultiProcessCluster:
     # --- stop
 
     async def _stop(self) -> None:
-        """Nodes first: their pods' volumes need the driver, the disk service and the API server."""
+        """Stop the nodes first: unmounting volumes needs the driver, the disk service and the API server."""
         await self._end_nodes()
         for role in ("scheduler", "controller-manager", "cloud", "apiserver"):
             await self._end(role)
@@ -370,15 +373,14 @@ class MultiProcessCluster:
     async def _end(self, role: str) -> None:
         keeper, process = self._keepers.pop(role, None), self._processes.pop(role, None)
         if keeper is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            await cancel_and_wait(keeper)
         if process is not None and process.running:
             process.send(signal.SIGTERM)
             try:
                 async with asyncio.timeout(PATIENCE + 10):
                     await process.wait()
             except TimeoutError:
-                log.error("%s does not end; killing it", role)
+                log.error("%s does not stop; killing it", role)
                 process.kill()
                 await process.wait()
         self.runs.pid_file(role).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A node that loses power: its containers end and its mounts vanish, as with a machine's memory."""
+"""Simulate a power loss of a node: its containers are killed and its mounts removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volplane.node.containers import records
 
 
 async def lose_power(root: Path, host: Host) -> None:
-    """The node's own process has ended before."""
+    """Kill the containers and remove the mounts. The node's process must have ended before."""
     await host.call(kill_containers, str(root / "containers"))
     table = await host.mounts()
     for entry in reversed(list(table.under(str(root)))):
@@ -20,7 +20,7 @@ async def lose_power(root: Path, host: Host) -> None:
 
 
 def kill_containers(directory: str, name: str = "") -> int:
-    """kill -9 of all containers, or of those with a name; how many there were."""
+    """Kill all containers, or those of a name, with SIGKILL. Returns how many ran."""
     killed = 0
     for record in records.load_all(directory):
         started = record.started

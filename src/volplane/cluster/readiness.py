@@ -1,4 +1,4 @@
-"""When a cluster is ready, and what it still waits for while it is not."""
+"""Wait until a cluster is ready, or report what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from volplane.cluster.data_directory import ClusterMember
 from volplane.cluster.errors import ClusterNotReady
 from volplane.drivers import ebs
 
-PATIENCE = 60.0  # seconds; a start that takes longer is stuck, and says on what
+PATIENCE = 60.0  # seconds after which a start counts as stuck
 
 
 class WorkloadRef(Struct, frozen=True):
@@ -27,7 +27,7 @@ class WorkloadRef(Struct, frozen=True):
 
 
 class ExpectedDriver(Struct, frozen=True):
-    """A driver that is to be there: where it is registered, and who must be available beside it."""
+    """A driver to wait for: the nodes it registers on, and the workload that must be available."""
 
     driver: str = ""
     nodes: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ def expect_ebs(members: Sequence[ClusterMember]) -> ExpectedDriver:
 async def wait_ready(
     client: Client, members: Sequence[ClusterMember], expected: Sequence[ExpectedDriver]
 ) -> None:
-    """Until every node is Ready, and every driver is registered where it is to be, with its controller."""
+    """Wait until every node is Ready, and every driver is registered and its workload available."""
     types = (Node, CSINode, *_KINDS.values(), *((Pod,) if expected else ()))
     caches: list[Cache[Any]] = [client.cache(kind) for kind in types]
     changed = asyncio.Event()
@@ -65,7 +65,7 @@ async def wait_ready(
 
 
 def find_missing(client: Client, members: Sequence[ClusterMember], expected: Sequence[ExpectedDriver]) -> str:
-    """What is not there yet, one thing at a time; nothing when all is."""
+    """The first thing that is missing; "" if nothing is."""
     for member in members:
         node = client.cache(Node).get(member.name)
         if node is None or not any(c.type == "Ready" and c.status == "True" for c in node.status.conditions):
@@ -96,13 +96,13 @@ def _available(client: Client, workload: WorkloadRef) -> bool:
 
 
 def _container_error(client: Client, expected: Sequence[ExpectedDriver]) -> str:
-    """What keeps the pods of a driver from running, in the words of their containers."""
+    """Why the pods of a driver do not run, from the status of their containers."""
     spaces = {one.workload.namespace for one in expected if one.workload} | {"kube-system"}
     for pod in client.cache(Pod).all() if expected else ():
         if pod.namespace in spaces:
             for status in pod.status.container_statuses:
-                if said := _waiting_reason(status):
-                    return f"; container {status.name} of pod {pod.key}: {said}"
+                if reason := _waiting_reason(status):
+                    return f"; container {status.name} of pod {pod.key}: {reason}"
     return ""
 
 

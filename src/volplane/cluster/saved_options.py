@@ -1,7 +1,7 @@
-"""What a user brings to a cluster, as it was said: kept in the data directory for the starts to come.
+"""The driver, manifest and image options of `up`, saved in the data directory for later starts.
 
-Files are kept by their paths and read anew each time. A command is kept with all that was filled in where it
-was typed: the next start may come from another place, with another environment.
+Files are saved as paths and read at each start. A command is saved with all variables and paths resolved,
+because the next start may have another working directory and environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from volplane.cluster.external_driver.model import Command
 
 
 class CommandLine(Struct, frozen=True):
-    text: str  # as it was typed
+    text: str  # as typed
     command: Command
 
 
@@ -34,7 +34,7 @@ class SavedOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self != SavedOptions()
 
     def command_words(self) -> Iterator[str]:
-        """The options that say the same."""
+        """The same options as words of a command line."""
         for option, values in (
             ("--driver", self.drivers),
             ("--driver-command", [line.text for line in self.commands]),
@@ -48,26 +48,26 @@ class SavedOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def load_options(layout: DataDirectory) -> SavedOptions:
-    """What the last start on the directory was told. Raises Unusable."""
+    """The options of the last start. Raises UnusableDataDirectory."""
     try:
-        return msgspec.json.decode(layout.brought.read_bytes(), type=SavedOptions)
+        return msgspec.json.decode(layout.saved_options.read_bytes(), type=SavedOptions)
     except (FileNotFoundError, NotADirectoryError):
         return SavedOptions()
     except (OSError, ValueError) as error:
         raise UnusableDataDirectory(
-            f"what was brought at the last start cannot be read, {layout.brought}: {error}; "
-            "restore it, or remove it and bring everything again"
+            f"the options of the last start cannot be read from {layout.saved_options}: {error}; "
+            "restore the file, or remove it and give all options again"
         ) from error
 
 
 @contextmanager
-def save_options(layout: DataDirectory, said: SavedOptions) -> Iterator[None]:
-    """Written down before anything comes of it; if it is refused, what was kept before counts again."""
+def save_options(layout: DataDirectory, options: SavedOptions) -> Iterator[None]:
+    """Save options for the block; if it raises CannotStart, restore the earlier ones."""
     before = load_options(layout)
-    if said != before:
-        layout.write(layout.brought, said)
+    if options != before:
+        layout.write(layout.saved_options, options)
     try:
         yield
     except CannotStart:
-        layout.write(layout.brought, before)
+        layout.write(layout.saved_options, before)
         raise

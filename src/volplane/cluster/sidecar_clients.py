@@ -1,12 +1,12 @@
-"""The clients of sidecars that run inside this process: each acts as the service account of its pod.
+"""Clients of sidecars that run inside this process: each acts as the service account of its pod.
 
-They would need no account to reach the API server, and so could do everything; but whoever may create a pod
-may name a sidecar's image, and gives it its arguments and its driver. So the server judges their requests as
-those of the account, and they share the caches of this process only of kinds that it may list and watch. If
-the account loses such a right, the sidecar ends; started again, it has caches of its own.
+Such a sidecar could reach the API server without an account, with all rights. But anyone who may create a pod
+can use a sidecar's image, with any arguments and driver. So the server authorizes its requests as those of
+the account, and it shares this process's caches only for kinds that the account may list and watch. If the
+account loses such a right, the sidecar ends; after a restart it has caches of its own.
 
-Ours patch where upstream's sidecars update, and watch what they only list. An account that upstream's own
-manifest has made for such a sidecar is therefore put into a group whose role (`roles.yaml`) has the rest.
+These sidecars patch where upstream's update, and watch where upstream's only list. So an account that
+upstream's manifest made for such a sidecar is put into a group whose role (`roles.yaml`) grants the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from volplane.api.meta import Resource
-from volplane.apiserver.auth.authorize import AuthorizationAttributes
+from volplane.apiserver.auth.authorize import Attributes
 from volplane.apiserver.in_process_server import InProcessServer
 from volplane.apiserver.in_process_transport import InProcessTransport
 from volplane.apiserver.strategy import RequestUser
@@ -30,22 +30,20 @@ from volplane.node.image_permissions import service_account_user
 T = TypeVar("T", bound=Resource)
 log = logging.getLogger(__name__)
 
-# What an account may do that was made for that sidecar. It is much: whoever may create volumes can reach the
-# files of every node.
+# A right that only an account made for that sidecar has. It is powerful: anyone who may create
+# PersistentVolumes can reach the files of every node.
 MADE_FOR = {
-    "csi-provisioner": AuthorizationAttributes("create", plural="persistentvolumes"),
-    "csi-attacher": AuthorizationAttributes(
-        "patch", "storage.k8s.io", "volumeattachments", subresource="status"
-    ),
-    "csi-resizer": AuthorizationAttributes("patch", plural="persistentvolumeclaims", subresource="status"),
-    "csi-snapshotter": AuthorizationAttributes(
+    "csi-provisioner": Attributes("create", plural="persistentvolumes"),
+    "csi-attacher": Attributes("patch", "storage.k8s.io", "volumeattachments", subresource="status"),
+    "csi-resizer": Attributes("patch", plural="persistentvolumeclaims", subresource="status"),
+    "csi-snapshotter": Attributes(
         "update", "snapshot.storage.k8s.io", "volumesnapshotcontents", subresource="status"
     ),
 }
 
 
 class AccountCaches(Caches):
-    """The caches of all where the account may see them, else caches of its own, which fill when it may."""
+    """Shared caches of kinds that the account may list and watch, else caches of its own."""
 
     def __init__(self, transport: InProcessTransport, shared: Caches) -> None:
         super().__init__(transport)
@@ -64,7 +62,7 @@ class AccountCaches(Caches):
         return all(self._local.allows(verb, type, namespace, fields) for verb in ("list", "watch"))
 
     def has_lost_rights(self) -> bool:
-        """Whether the account may no longer see what it was given a shared cache of."""
+        """Whether the account may no longer read a kind whose shared cache it uses."""
         return any(shared and not self._may_share(*key) for key, shared in self._sharing.items())
 
 
@@ -72,13 +70,13 @@ class AccountCaches(Caches):
 async def account_client(
     server: InProcessServer, shared: Caches, component: str, context: TaskContext
 ) -> AsyncIterator[Client]:
-    """The client of a sidecar; `shared` are the caches of this process.
+    """The client of a sidecar; `shared`: the caches of this process.
 
-    The sidecar is asked to end when its account loses what it was given here.
+    The sidecar is stopped when its account loses a right that was checked here.
     """
     account = user = RequestUser(*service_account_user(context.spec.namespace, context.spec.service_account))
     made_for = MADE_FOR.get(component)
-    if made_for is not None and server.authority.allows(account, made_for):
+    if made_for is not None and server.authorizer.allows(account, made_for):
         user = RequestUser(account.name, (*account.groups, f"volplane:{component}"))
     transport = server.in_process_transport(user)
     checking: asyncio.Handle | None = None
@@ -88,9 +86,9 @@ async def account_client(
         def check_rights() -> None:
             nonlocal checking
             checking = None
-            lost_group = user is not account and made_for and not server.authority.allows(account, made_for)
+            lost_group = user is not account and made_for and not server.authorizer.allows(account, made_for)
             if lost_group or caches.has_lost_rights():
-                log.warning("%s of %s ends: its account has lost rights", component, account.name)
+                log.warning("%s of %s stops: its account has lost rights", component, account.name)
                 context.stop.set()
 
         def check_soon() -> None:  # once for many changes

@@ -1,7 +1,8 @@
-"""What the accounts of sidecars get when an operator brings their driver: the sidecars' roles.
+"""RBAC bindings for the sidecars in a user's manifests.
 
-Upstream's manifests bind roles that stand elsewhere, in each sidecar's own repository; whoever starts a
-cluster with such a manifest wants its sidecars to work. Manifests that come later, from anybody, get nothing.
+Upstream's manifests bind roles that are defined elsewhere, in the repository of each sidecar. Someone who
+starts a cluster with such a manifest wants its sidecars to work, so their accounts get the roles. Manifests
+that are applied later get nothing.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ from volplane.node.image_overrides import ImageOverrides, image_repository
 
 RBAC = "rbac.authorization.k8s.io"
 LEASES = "volplane:csi-leases"
-SIDECARS = {f"csi-{name}": name for name in ("provisioner", "attacher", "resizer", "snapshotter")}  # by image
+# Sidecars by the name of their image.
+SIDECARS = {f"csi-{name}": name for name in ("provisioner", "attacher", "resizer", "snapshotter")}
 
 Manifest = dict[str, Any]
 
 
 def bind_sidecar(name: str, namespace: str, account: str, sidecar: str) -> Manifest:
-    """The sidecars of all drivers have the same roles."""
+    """Bind an account to the role of a sidecar; all drivers' sidecars have the same roles."""
     return _binding("ClusterRoleBinding", name, "", f"ebs-external-{sidecar}-role", namespace, account)
 
 
 def bind_leases(name: str, namespace: str, account: str) -> Manifest:
-    """Of several replicas one leads, by a Lease in their namespace."""
+    """Allow leader election with Leases in the namespace."""
     return _binding("RoleBinding", name, namespace, LEASES, namespace, account)
 
 
 def find_grants(manifests: Iterable[Manifest], programs: ImageOverrides) -> Iterator[Manifest]:
-    """The bindings for all sidecars that run as built-in images in the pods of manifests."""
+    """The bindings of all sidecars that run as built-in images in the pods of manifests."""
     wanted: dict[tuple[str, str], set[str]] = {}
     for thing in manifests:
         for pod in _find_pods(thing.get("spec")):
@@ -44,7 +46,7 @@ def find_grants(manifests: Iterable[Manifest], programs: ImageOverrides) -> Iter
 
 
 def _find_pods(spec: Any) -> Iterator[Mapping[str, Any]]:
-    """The pod specs in an object's spec: itself, or that of a template."""
+    """The pod specs in an object's spec: itself, or those of templates."""
     if not isinstance(spec, dict):
         return
     if isinstance(spec.get("containers"), list):

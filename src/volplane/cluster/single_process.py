@@ -1,6 +1,7 @@
-"""A whole cluster in one process, over one store.
+"""A cluster with all roles in one process.
 
-Start and stop have an order: the last pods need their drivers to be unmounted, and drivers need their disks.
+Start and stop have an order: unmounting the volumes of the last pods needs the drivers, and the drivers need
+the disk service.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from msgspec import Struct
 from volplane import apiserver, cloud, scheduler
 from volplane.apiserver.auth.certificates import CertificateAuthority
 from volplane.apiserver.server import RunningApiServer
+from volplane.base import trace
 from volplane.base.settings import Duration, about
+from volplane.base.tasks import TaskSet, cancel_and_wait, log_error
+from volplane.base.trace import Trace
 from volplane.client import kubeconfig
 from volplane.client.cache import Caches
 from volplane.client.client import Client
@@ -32,10 +36,12 @@ from volplane.cluster.saved_options import save_options
 from volplane.cluster.sidecar_clients import account_client
 from volplane.cluster.user_drivers import NO_USER_DRIVERS, DiscoveredDrivers, UserDrivers
 from volplane.controllers import manager
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.drivers import ebs
 from volplane.host import Host, network
 from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
 from volplane.node.containers.task import TaskContext
+from volplane.node.descriptor_budget import DescriptorReservations
 from volplane.node.eviction import thresholds
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.kubelet import Kubelet
@@ -46,9 +52,9 @@ from volplane.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
 
-CLAIM_READ = 5.0  # in one process a look at a claim costs next to nothing
-FILES, FILES_A_NODE = 192, 32  # a process opens about 95, and 20 for each node; some are kept for pods
-HEARTBEATS = 4  # of which all must be missed before a node counts as lost
+CLAIM_READ = 5.0  # seconds; reading a claim in process is cheap
+FILES, FILES_A_NODE = 192, 32  # a process opens about 95 files, and 20 per node; the rest is for pods
+HEARTBEATS = 4  # per grace period; all must be missed before a node is marked Unknown
 
 
 class ClusterOptions(Struct, frozen=True, kw_only=True):
@@ -122,18 +128,26 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
 
 
 def files_needed(nodes: int) -> int:
-    """How many files one process with all roles must be able to open, drivers and a few pods included."""
+    """The number of open files that a process with all roles needs, drivers and a few pods included."""
     return FILES + FILES_A_NODE * nodes
 
 
 class Cluster:
-    """`async with Cluster(settings) as cluster:` all roles run inside, and have stopped cleanly after it."""
+    """`async with Cluster(options) as cluster:` all roles run inside the block, and stop cleanly after it."""
 
     server: RunningApiServer
     memory: SavedCluster
+    trace: Trace
 
-    def __init__(self, settings: ClusterOptions, drivers: UserDrivers = NO_USER_DRIVERS) -> None:
-        """`drivers`: drivers and manifests of the user's own."""
+    def __init__(
+        self,
+        settings: ClusterOptions,
+        drivers: UserDrivers = NO_USER_DRIVERS,
+        *,
+        interceptor: CallInterceptor | None = None,
+    ) -> None:
+        """`drivers`: drivers and manifests of the user; `interceptor`: of all calls to drivers."""
+        self.interceptor = interceptor
         self.settings, self.user_drivers = settings, drivers
         self.programs = ImageOverrides(drivers.programs)
         self.learned = DiscoveredDrivers(NO_USER_DRIVERS)
@@ -141,14 +155,16 @@ class Cluster:
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.nodes: dict[str, Kubelet] = {}
         self.wait_registry = WaitRegistry()
+        self.descriptor_reservations = DescriptorReservations()
         self._stack = AsyncExitStack()
-        self._roles: set[asyncio.Task[None]] = set()
+        self._roles = TaskSet(self._note_role_failure)
         self._started = self._complete = False
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- start
 
     async def __aenter__(self) -> Self:
+        self.trace = trace.start()
         try:
             await self._start()
         except BaseException:
@@ -173,22 +189,22 @@ class Cluster:
         learning = asyncio.create_task(
             user_drivers.discover_drivers(self.user_drivers, self.host), name="drivers"
         )
-        self._stack.push_async_callback(_cancel_and_wait, learning)
+        self._stack.push_async_callback(cancel_and_wait, learning)
         own = apiserver.ApiServerOptions(data_dir=str(self.layout.directory), port=self.memory.port)
         self.server = await apiserver.run(own, store)
         self._stack.push_async_callback(self.server.close)
-        self.layout.save(self.memory)  # not earlier: a port that was in use is no port of ours
+        self.layout.save(self.memory)  # not earlier: the port might have been in use
         self.caches = await self._stack.enter_async_context(Caches(self.server.in_process_transport()))
         self.client = self.client_for("volplane")
         reports = serve_wait_reports(str(self.layout.wait_report_socket("up")), self.wait_registry)
         await self._stack.enter_async_context(reports)
-        self._stack.push_async_callback(self._stop_roles)
+        self._stack.push_async_callback(self._roles.close)
         if self.user_drivers.builtin:
             await self._start_cloud()
         registry, controllers = self.wait_registry, self.client_for("kube-controller-manager")
-        self._spawn(manager.run(controllers, self._manager(), wait_registry=registry), "controllers")
+        self._roles.start(manager.run(controllers, self._manager(), wait_registry=registry), "controllers")
         scheduling = scheduler.run(self.client_for("kube-scheduler"), wait_registry=registry)
-        self._spawn(scheduling, "scheduler")
+        self._roles.start(scheduling, "scheduler")
         self._stack.push_async_callback(self._stop_nodes)
         self.learned = await learning
         with save_options(self.layout, self.user_drivers.options):
@@ -198,12 +214,12 @@ class Cluster:
                     group.create_task(self._start_node(member))
             self._started = True
             if (refused := applying.result()) is not None:
-                raise refused  # the nodes run by now, and give back what they have begun
+                raise refused  # now the nodes run, and can clean up
         self._complete = True
 
     async def _apply(self) -> None:
         await apply(self.client, MANIFESTS if self.user_drivers.builtin else WITHOUT_DRIVERS)
-        if things := self.learned.manifests(str(self.layout.guests)):
+        if things := self.learned.manifests(str(self.layout.driver_shares)):
             transport = kubeconfig.load(self.layout.kubeconfig, agent="volplane")
             try:
                 await user_drivers.apply(transport, things)
@@ -249,8 +265,9 @@ class Cluster:
             {member.name: ebs_location(member, self.settings.latency)},
             str(self.layout.shared),
             self.wait_registry,
+            self.interceptor,
         )
-        # Its certificate may have to be made, and brought to the disk.
+        # It may have to create a certificate and write it to disk.
         settings = await self.host.call(
             node_options, self.server.authority, member, self.memory, self.settings
         )
@@ -265,44 +282,39 @@ class Cluster:
             cover=cover,
             programs=self.programs,
             wait_registry=self.wait_registry,
+            interceptor=self.interceptor,
+            reservations=self.descriptor_reservations,
         )
         self.nodes[member.name] = node
         await node.start()
-        self._spawn(node.wait(), member.name)
+        self._roles.start(node.wait(), member.name)
 
-    def _spawn(self, work: object, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        task.set_name(name)
-        self._roles.add(task)
-        task.add_done_callback(self._handle_role_end)
+    def _note_role_failure(self, task: asyncio.Task[None], error: BaseException) -> None:
+        log_error(task, error)
+        if not self._broken.done():
+            self._broken.set_exception(error)
 
-    def _handle_role_end(self, task: asyncio.Task[None]) -> None:
-        self._roles.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
-            if not self._broken.done():
-                self._broken.set_exception(error)
-
-    # --- running
+    # --- run
 
     async def wait_ready(self) -> None:
-        """Until claims and pods can be served."""
+        """Wait until claims and pods can be served."""
         await readiness.wait_ready(self.client, self.members, expected_drivers(self.learned, self.members))
         self.layout.ready.write_text(f"{os.getpid()}\n")
 
     async def wait(self) -> None:
-        """Until a role breaks; raises what broke it."""
+        """Wait until a role fails, and raise its error."""
         await asyncio.shield(self._broken)
 
-    # --- nodes that come and go
+    # --- crash and revive nodes
 
     async def crash(self, name: str) -> None:
-        """A node loses power: its kubelet, its containers and its mounts are gone, and nobody was told."""
+        """Simulate a power loss of a node: its kubelet, containers and mounts are gone without notice."""
         node = self.nodes.pop(name)
         await node.stop(drain=False)
         await power_loss.lose_power(self._member(name).root, self.host)
 
     async def revive(self, name: str) -> None:
+        trace.use(self.trace)
         await self._start_node(self._member(name))
 
     def _member(self, name: str) -> ClusterMember:
@@ -319,16 +331,10 @@ class Cluster:
             await asyncio.to_thread(self.layout.discard)
 
     async def _stop_nodes(self) -> None:
-        # A start that failed leaves the containers of an earlier life as they are.
+        # A start that failed leaves the containers of an earlier run as they are.
         await asyncio.gather(*(node.stop(drain=self._started) for node in self.nodes.values()))
         if self._started:
             await self.host.call(network.remove_bridge, self.layout.bridge)
-
-    async def _stop_roles(self) -> None:
-        roles = list(self._roles)
-        for task in roles:
-            task.cancel()
-        await asyncio.gather(*roles, return_exceptions=True)
 
 
 async def _outcome(work: Awaitable[None]) -> CannotStart | None:
@@ -339,13 +345,8 @@ async def _outcome(work: Awaitable[None]) -> CannotStart | None:
     return None
 
 
-async def _cancel_and_wait(task: asyncio.Task[DiscoveredDrivers]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
 def expected_drivers(learned: DiscoveredDrivers, members: list[ClusterMember]) -> list[ExpectedDriver]:
-    """The drivers that a cluster is to have."""
+    """The drivers to wait for."""
     ours = [readiness.expect_ebs(members)] if learned.user_drivers.builtin else []
     return ours + (learned.expected_drivers([m.name for m in members]) if members else [])
 
@@ -401,7 +402,8 @@ def node_options(
         instance_type="m5.large",
         provider_id=f"aws:///{member.zone}/{member.instance}",
         claim_read_frequency=CLAIM_READ,
-        # A node that is given less time than usual has to speak more often, or it is lost between two words.
+        # With a short grace period, heartbeats must be more frequent, or the node is marked Unknown between
+        # two.
         node_status_update_frequency=min(plain.node_status_update_frequency, grace / HEARTBEATS),
         node_lease_duration=min(plain.node_lease_duration, grace),
         cluster_host="127.0.0.1",

@@ -1,7 +1,7 @@
-"""What a user brings to a cluster: drivers, manifests, and programs in the place of images.
+"""What a user adds to a cluster: drivers, manifests, and programs that replace images.
 
-Objects are applied as they are written, unknown fields included, so that a restart with another command or
-another manifest changes what is there.
+Objects are applied as written, unknown fields included, so a restart with another command or manifest changes
+the existing objects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from volplane.api.errors import APIError, Invalid, NotFound
 from volplane.api.meta import Resource
 from volplane.client.https import HttpsTransport
 from volplane.client.transport import PatchStyle
-from volplane.cluster import external_driver as guests
+from volplane.cluster import external_driver
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.external_driver import host_paths
 from volplane.cluster.external_driver.command import for_manifest
@@ -34,7 +34,7 @@ from volplane.cluster.sidecar_roles import find_grants
 from volplane.host import Host
 from volplane.node.image_overrides import ImageOverride, ImageOverrides
 
-PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
+PATIENCE = 30.0  # seconds for a kind to be served after its definition
 PAUSE = 0.02
 MANAGER = "volplane"
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -42,24 +42,24 @@ Manifest = dict[str, Any]
 
 
 class BadManifest(CannotStart):
-    """A file that is no manifest, or an object that is refused; says which, and why."""
+    """A file is not a manifest, or the API server rejects an object. The message says which, and why."""
 
 
 class BadImage(CannotStart):
-    """An --image that maps nothing to nothing."""
+    """An invalid --image option."""
 
 
 class UserDrivers(Struct, frozen=True, kw_only=True):
     drivers: tuple[ExternalDriver, ...] = ()
     manifests: tuple[Manifest, ...] = ()
-    images: Mapping[str, ImageOverride] = {}  # programs in the place of images
-    builtin: bool = True  # the drivers that come with the program, too
-    options: SavedOptions = SavedOptions()  # what is kept for the next start
+    images: Mapping[str, ImageOverride] = {}  # programs that replace images
+    builtin: bool = True  # also run the built-in drivers
+    options: SavedOptions = SavedOptions()  # saved for the next start
 
     @property
     def programs(self) -> dict[str, ImageOverride]:
-        """All programs that stand for images, those of the drivers' files included."""
-        own = {image: program_for(c) for guest in self.drivers for image, c in guest.images.items()}
+        """All programs that replace images, those of driver files included."""
+        own = {image: program_for(c) for external in self.drivers for image, c in external.images.items()}
         return {**own, **self.images}
 
 
@@ -67,34 +67,36 @@ NO_USER_DRIVERS = UserDrivers()
 
 
 def parse_image_program(text: str) -> tuple[str, ImageOverride]:
-    """`registry/name[:tag]=path or command`: an image, and what a node starts for it. Raises BadImage."""
+    """Parse `registry/name[:tag]=path or command`: an image, and the program that replaces it. Raises
+    BadImage.
+    """
     image, line = parse_image_option(text)
     return image, program_for(line.command)
 
 
 def parse_image_option(text: str) -> tuple[str, CommandLine]:
-    """The same, as it is said here and now. Raises BadImage."""
+    """Parse the same into a command, in the current directory and environment. Raises BadImage."""
     image, equals, line = text.partition("=")
     if not (equals and image and line):
         raise BadImage(f'--image is registry/name=path-or-command, not "{text}"')
     try:
-        return image, CommandLine(line, guests.parse_command(line, os.getcwd()))
-    except guests.BadCommand as error:
+        return image, CommandLine(line, external_driver.parse_command(line, os.getcwd()))
+    except external_driver.BadCommand as error:
         raise BadImage(f"--image {image}: {error}") from error
 
 
 def program_for(command: Command) -> ImageOverride:
-    """Its variables are the container's: a node fills them in, as in the container's own arguments."""
+    """The program for a command. The node expands its variables, as in a container's arguments."""
     argv = tuple(map(for_manifest, command.argv))
     env = {name: for_manifest(value) for name, value in command.env.items()}
     return ImageOverride(argv, env, command.directory, host_paths.hidden_paths(command))
 
 
-# --- reading
+# --- read
 
 
 def read_manifests(path: str | Path) -> list[Manifest]:
-    """The objects of a file, or of all files of a directory by their names. Raises BadManifest."""
+    """The objects of a file, or of all files of a directory in order of their names. Raises BadManifest."""
     place = Path(path).expanduser()
     if not place.exists():
         raise BadManifest(f"{path} does not exist")
@@ -123,40 +125,44 @@ def _objects(file: Path) -> Iterator[Manifest]:
             yield document
 
 
-# --- learning
+# --- discover
 
 
 class DiscoveredDrivers(Struct, frozen=True):
-    """What is brought, with the drivers' own answers."""
+    """The user's drivers with their discovered capabilities."""
 
     user_drivers: UserDrivers
     facts: tuple[DiscoveredDriver, ...] = ()
 
     def manifests(self, shared: str) -> list[Manifest]:
-        """All objects to apply; the first driver's class is the default one where ours are absent."""
+        """All objects to apply. Without built-in drivers, the first driver's class is the default."""
         made: list[Manifest] = []
-        for number, (guest, facts) in enumerate(zip(self.user_drivers.drivers, self.facts, strict=True)):
+        for number, (external, facts) in enumerate(zip(self.user_drivers.drivers, self.facts, strict=True)):
             default = number == 0 and not self.user_drivers.builtin
             place = f"{shared}/{facts.name}"
-            made += map(to_manifest, guests.build_manifests(guest, facts, shared=place, default=default))
+            made += map(
+                to_manifest, external_driver.build_manifests(external, facts, shared=place, default=default)
+            )
         grants = find_grants(self.user_drivers.manifests, ImageOverrides(self.user_drivers.programs))
         return made + sorted((*grants, *self.user_drivers.manifests), key=_rank)
 
     def expected_drivers(self, nodes: Sequence[str]) -> list[ExpectedDriver]:
         pairs = zip(self.user_drivers.drivers, self.facts, strict=True)
-        found = [guests.expected_driver(guest, facts, nodes) for guest, facts in pairs]
+        found = [external_driver.expected_driver(external, facts, nodes) for external, facts in pairs]
         return found + [e for t in self.user_drivers.manifests if (e := _expected_workload(t)) is not None]
 
 
-async def discover_drivers(brought: UserDrivers, host: Host) -> DiscoveredDrivers:
-    """Ask every driver what it is. Raises BadGuest."""
-    facts = [await guests.discover_driver(guest, host=host) for guest in brought.drivers]
-    for guest, told in zip(brought.drivers, facts, strict=True):
-        guests.resolve_shape(guest, told)  # what it cannot be is said before anything is made
+async def discover_drivers(user_drivers: UserDrivers, host: Host) -> DiscoveredDrivers:
+    """Start every driver and query its capabilities. Raises InvalidDriver."""
+    facts = [await external_driver.discover_driver(external, host=host) for external in user_drivers.drivers]
+    for external, found in zip(user_drivers.drivers, facts, strict=True):
+        external_driver.resolve_shape(
+            external, found
+        )  # raises for an impossible deployment before anything is created
     names = [fact.name for fact in facts]
     if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise guests.InvalidDriver(f"two of the drivers call themselves {twice}")
-    return DiscoveredDrivers(brought, tuple(facts))
+        raise external_driver.InvalidDriver(f"two drivers have the name {twice}")
+    return DiscoveredDrivers(user_drivers, tuple(facts))
 
 
 def to_manifest(obj: Resource) -> Manifest:
@@ -164,7 +170,7 @@ def to_manifest(obj: Resource) -> Manifest:
     return made
 
 
-# What others need comes first, in whatever file it stands.
+# Objects that others need come first, whichever file they are in.
 _FIRST = (
     "Namespace",
     "CustomResourceDefinition",
@@ -181,7 +187,7 @@ def _rank(data: Mapping[str, Any]) -> int:
 
 
 def _expected_workload(data: Mapping[str, Any]) -> ExpectedDriver | None:
-    """A workload of a manifest is awaited; its pods may be a driver's."""
+    """A workload of a manifest to wait for, since its pods may belong to a driver."""
     if data["kind"] not in ("Deployment", "StatefulSet", "DaemonSet"):
         return None
     if data["kind"] != "DaemonSet" and data.get("spec", {}).get("replicas") == 0:
@@ -192,11 +198,11 @@ def _expected_workload(data: Mapping[str, Any]) -> ExpectedDriver | None:
     )
 
 
-# --- applying
+# --- apply
 
 
 async def apply(transport: HttpsTransport, things: Sequence[Manifest]) -> None:
-    """Make each object what it is written to be. Raises BadManifest."""
+    """Apply all objects. Raises BadManifest."""
     plurals = _ResourcePaths(transport)
     for one in things:
         try:
@@ -219,20 +225,20 @@ async def _apply(transport: HttpsTransport, plurals: _ResourcePaths, data: Manif
                 try:
                     await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)
                     return
-                except NotFound:  # its definition or its namespace was created a moment ago
+                except NotFound:  # its definition or namespace was created a moment ago
                     if not await plurals.is_being_defined(data):
                         raise
                 await asyncio.sleep(PAUSE)
     except Invalid:
         if data["kind"] not in ("StorageClass", "CSIDriver", "VolumeSnapshotClass"):
             raise
-    # What describes a driver cannot be changed, and nothing hangs on it that would be lost.
+    # Objects that describe a driver are immutable, and can be deleted and created again without loss.
     await transport.raw("DELETE", path)
     await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)
 
 
 class _ResourcePaths:
-    """Where objects of a kind live; those of custom kinds by their definitions."""
+    """API paths of objects; of custom resources by their definitions."""
 
     def __init__(self, transport: HttpsTransport) -> None:
         self._transport = transport

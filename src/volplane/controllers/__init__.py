@@ -1,1 +1,1 @@
-"""The controllers: each brings one kind of object in line with what was asked for."""
+"""The controllers: each reconciles one kind of object with its desired state."""

@@ -1,7 +1,7 @@
-"""Runs a set of controllers as one role.
+"""Run a set of controllers as one role.
 
-The table names every controller and where it is; a new one is a line here. They are imported when they are
-run, so that a process pays only for what it does, and no controller's room knows another's.
+The table names every controller and its class; a new controller is one row. Controllers are imported when
+they run, so that a process imports only what it uses, and no controller's room imports another's.
 """
 
 from __future__ import annotations
@@ -164,14 +164,14 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
 
 
 class UnknownController(ValueError):
-    """A name that stands in no line of the table."""
+    """A name that is not in the table."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no controller is called {name!r}; there are: {', '.join(CONTROLLERS)}")
 
 
 def select_controllers(names: Sequence[str]) -> list[str]:
-    """The controllers that a list such as `*,-garbage-collector-controller` means, in the table's order."""
+    """The controllers of a list such as `*,-garbage-collector-controller`, in the order of the table."""
     bare = [name.removeprefix("-") for name in names]
     for name in bare:
         if name != "*" and name not in CONTROLLERS:
@@ -200,7 +200,7 @@ async def run(
     controllers: Sequence[AnyController] | None = None,
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. `controllers`: those of `build`, where the caller wants to look at them meanwhile."""
+    """Run until cancelled. `controllers`: those of `build_controllers`, if the caller needs them."""
     registry = wait_registry or WaitRegistry()
     async with asyncio.TaskGroup() as group:
         for controller in controllers if controllers is not None else build_controllers(client, settings):

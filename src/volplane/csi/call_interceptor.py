@@ -1,9 +1,8 @@
-"""A tap on the calls to drivers: it writes each one down, and can hold, delay, cut or double it.
+"""Records the calls to drivers, and can hold, delay, cut or repeat them.
 
-There is one per process and it sits where every call passes (`CallerBase.call`), so in a process that runs
-all roles it sees all sidecars and all nodes. Nobody pays for it while none is set. The subtle thing is the
-cut after the driver's answer: the driver has done its work and says so, and the caller must believe that it
-does not know.
+A caller with an interceptor passes every call through it (`CallerBase.call`). A call that is cut after
+the driver's answer shows how callers handle an unknown outcome: the driver has done its work, and the caller
+gets an error.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -21,7 +19,7 @@ from msgspec import Struct
 from volplane.csi import redact
 from volplane.csi.outcome import CallError, Code
 
-MAX_RECORDED_CALLS = 20_000  # calls; the oldest go first
+MAX_RECORDED_CALLS = 20_000  # the oldest are dropped first
 ANY = "*"  # every method
 
 Send = Callable[[], Awaitable[Any]]
@@ -29,7 +27,7 @@ Callback = Callable[["CsiCall"], Awaitable[None] | None]
 
 
 class CsiCall(Struct):
-    """One call as it went over the wire; `end` is 0 while it is under way."""
+    """One call; `end` is 0 while it is in progress."""
 
     number: int
     method: str
@@ -38,10 +36,10 @@ class CsiCall(Struct):
     request: str  # JSON, secrets stripped
     start: float  # time.monotonic
     end: float = 0.0
-    code: str = ""  # as gRPC spells it; what the caller saw
+    code: str = ""  # gRPC's name; what the caller got
     response: str = ""
-    message: str = ""  # the error's words
-    note: str = ""  # what the tap did to it
+    message: str = ""  # of the error
+    note: str = ""  # what the interceptor did to it
 
     @property
     def seconds(self) -> float:
@@ -49,7 +47,7 @@ class CsiCall(Struct):
 
 
 class CallRule:
-    """What is done to the next `times` calls of a method (0: to all), if `where` means them."""
+    """What to do with the next `times` calls of a method (0: all of them) for which `where` is true."""
 
     def __init__(self, method: str, times: int = 1, where: Callable[[CsiCall], bool] | None = None) -> None:
         self.method, self.times, self._where = method, times, where
@@ -66,7 +64,7 @@ class CallRule:
         return True
 
     async def wait_for_call(self, timeout: float | None = None) -> CsiCall:
-        """The first call that it met. Raises TimeoutError."""
+        """The first call that matched. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             await self._seen.wait()
         return self.met[0]
@@ -76,7 +74,7 @@ class CallRule:
 
 
 class HoldCall(CallRule):
-    """The call stands still before it is sent, until `release`."""
+    """Hold the call before it is sent, until `release`."""
 
     def __init__(self, method: str, times: int = 1, where: Callable[[CsiCall], bool] | None = None) -> None:
         super().__init__(method, times, where)
@@ -92,7 +90,11 @@ class HoldCall(CallRule):
 
 
 class DelayCall(CallRule):
-    seconds = 0.0
+    def __init__(
+        self, method: str, seconds: float, times: int = 1, where: Callable[[CsiCall], bool] | None = None
+    ) -> None:
+        super().__init__(method, times, where)
+        self.seconds = seconds
 
     async def act(self, call: CsiCall, send: Send) -> Any:
         call.note = f"delayed {self.seconds:g} s"
@@ -101,19 +103,29 @@ class DelayCall(CallRule):
 
 
 class CutCall(CallRule):
-    """The caller gets an error: the call was never sent, or (`after`) its answer is thrown away."""
+    """Raise an error: the call is not sent, or (`after`) the driver's answer is discarded."""
 
-    after, code = False, Code.UNAVAILABLE
+    def __init__(
+        self,
+        method: str,
+        *,
+        after: bool = False,
+        code: Code = Code.UNAVAILABLE,
+        times: int = 1,
+        where: Callable[[CsiCall], bool] | None = None,
+    ) -> None:
+        super().__init__(method, times, where)
+        self.after, self.code = after, code
 
     async def act(self, call: CsiCall, send: Send) -> Any:
         call.note = f"cut {'after' if self.after else 'before'} the driver's answer"
         if self.after:
-            await send()  # an error of the driver's own is the answer then: there was nothing to lose
+            await send()  # an error of the driver is raised as it is
         raise CallError(self.code, call.note)
 
 
 class SendTwice(CallRule):
-    """Sent again after its first answer; the caller gets the second. `answers` has both."""
+    """Send the call again after the first answer; the caller gets the second. `answers` has both."""
 
     def __init__(self, method: str, times: int = 1, where: Callable[[CsiCall], bool] | None = None) -> None:
         super().__init__(method, times, where)
@@ -128,7 +140,7 @@ class SendTwice(CallRule):
 
 
 class RunCallback(CallRule):
-    """A callback before the call is sent or (`after`) when the driver has answered."""
+    """Run a callback before the call is sent, or (`after`) after the driver's answer."""
 
     def __init__(
         self,
@@ -157,16 +169,17 @@ class RunCallback(CallRule):
 
 
 class CallInterceptor:
-    """`calls` in the order of their start; rules are tried in the order in which they were made."""
+    """`calls` are in the order of their start; rules are tried in the order in which they were added."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[CsiCall], None] = lambda call: None) -> None:
+        """`on_end` is called with each call that has ended."""
         self.calls: list[CsiCall] = []
-        self.ended: Callable[[CsiCall], None] | None = None  # is told of each call that has come to its end
+        self._on_end = on_end
         self._rules: list[CallRule] = []
         self._number = 0
-        self._dropped = 0  # the oldest, which are not kept any more
+        self._dropped = 0  # the oldest, which were removed
 
-    # --- acting
+    # --- rules
 
     def add_rule(self, rule: CallRule) -> CallRule:
         self._rules.append(rule)
@@ -180,8 +193,7 @@ class CallInterceptor:
     def delay(
         self, method: str, seconds: float, times: int = 1, where: Callable[[CsiCall], bool] | None = None
     ) -> DelayCall:
-        rule = DelayCall(method, times, where)
-        rule.seconds = seconds
+        rule = DelayCall(method, seconds, times, where)
         self.add_rule(rule)
         return rule
 
@@ -194,8 +206,7 @@ class CallInterceptor:
         times: int = 1,
         where: Callable[[CsiCall], bool] | None = None,
     ) -> CutCall:
-        rule = CutCall(method, times, where)
-        rule.after, rule.code = after, code
+        rule = CutCall(method, after=after, code=code, times=times, where=where)
         self.add_rule(rule)
         return rule
 
@@ -223,27 +234,27 @@ class CallInterceptor:
             rule.release()
 
     def remove_rules(self) -> None:
-        """No rules any more; what was held goes on."""
+        """Remove all rules; held calls go on."""
         for rule in list(self._rules):
             self.remove_rule(rule)
 
-    # --- looking
+    # --- recorded calls
 
     def calls_to(self, *methods: str) -> list[CsiCall]:
         return [call for call in self.calls if call.method in methods]
 
     def mark(self) -> int:
-        """This moment, for `since`."""
+        """The present position, for `since`."""
         return self._dropped + len(self.calls)
 
     def since(self, mark: int) -> list[CsiCall]:
-        """The calls that began after it, of those that are kept."""
+        """The recorded calls that began after a mark."""
         return self.calls[max(0, mark - self._dropped) :]
 
     async def intercept(
         self, method: str, caller: str, address: str, request: Message, send: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Where `CallerBase.call` hands a call over."""
+        """Record a call, apply a rule to it, and send it."""
         call = self._record_call(method, caller, address, request)
         rule = next((r for r in self._rules if r.try_match(call)), None)
         try:
@@ -262,8 +273,7 @@ class CallInterceptor:
             self._end_call(call)
 
     def _end_call(self, call: CsiCall) -> None:
-        if self.ended is not None:
-            self.ended(call)
+        self._on_end(call)
 
     def _record_call(self, method: str, caller: str, address: str, request: Message) -> CsiCall:
         self._number += 1
@@ -273,19 +283,3 @@ class CallInterceptor:
             del self.calls[: MAX_RECORDED_CALLS // 10]
             self._dropped += MAX_RECORDED_CALLS // 10
         return call
-
-
-current: CallInterceptor | None = None
-
-
-@contextmanager
-def intercept_calls(tap: CallInterceptor | None = None) -> Iterator[CallInterceptor]:
-    """Every call of this process passes the tap inside."""
-    global current
-    before, made = current, tap or CallInterceptor()
-    current = made
-    try:
-        yield made
-    finally:
-        made.remove_rules()
-        current = before

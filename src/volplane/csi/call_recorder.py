@@ -1,7 +1,7 @@
-"""The calls of a process in a file, for one that wants to see them from outside.
+"""Records the CSI calls of a process in a file, and reads the files of other processes.
 
-A call is a line when it begins and another when it ends, each written at once: of a process that is killed in
-the middle of a call, the call is known, and that it never ended.
+A call is written as one line when it begins and another when it ends, without buffering: a call that was cut
+off because its process was killed is in the file, without its end.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ import msgspec
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from volplane.csi import call_interceptor
 from volplane.csi.call_interceptor import CallInterceptor, CsiCall
 
 FILE = "VOLPLANE_CALLS"  # the variable that names the file
 SUFFIX = ".calls"
-_LATER = ("end", "code", "response", "message", "note")  # what is known of a call when it is over
+_LATER = ("end", "code", "response", "message", "note")  # fields that are set when a call ends
 
 
 class CallRecord(Struct):
-    life: float  # when the process began: one file is written by one process after the other
+    life: float  # when the process started: a file is written by one process after another
     call: CsiCall
 
 
 class CallRecorder(CallInterceptor):
-    """A tap that keeps nothing, and writes everything down."""
+    """An interceptor that writes calls to a file and keeps none in memory."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -50,16 +49,16 @@ class CallRecorder(CallInterceptor):
 
 
 class CallRecordReader:
-    """What has come to the files of a directory since it was asked last, as one list of calls."""
+    """Reads the calls that were added to the files of a directory since the last read."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read: dict[str, int] = {}
-        self._lives: dict[str, float] = {}  # of each file, the process that writes it now
+        self._lives: dict[str, float] = {}  # by file: the process that writes it now
         self._open: dict[tuple[str, float, int], CsiCall] = {}
 
     def read_new_calls(self, ended: Callable[[CsiCall], None] = lambda call: None) -> list[CsiCall]:
-        """New calls in the order of their start. Those that were under way are completed in place."""
+        """New calls in the order of their start. Calls that were in progress are updated in place."""
         found: list[CsiCall] = []
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             found += self._of(path, ended)
@@ -90,7 +89,7 @@ class CallRecordReader:
         return found
 
 
-def start_recording() -> None:
-    """Where the environment says so, every call of this process is written down."""
-    if path := os.environ.get(FILE):
-        call_interceptor.current = CallRecorder(path)
+def start_recording() -> CallRecorder | None:
+    """The recorder that the environment asks for, to be passed to all callers of this process."""
+    path = os.environ.get(FILE)
+    return CallRecorder(path) if path else None

@@ -1,8 +1,8 @@
 """Calls to a driver over one reused gRPC channel.
 
-Failpoint, trace, tap, log line and the translation of errors live in `Channel.call` and nowhere else. The
-subtle thing is the driver that restarts: gRPC would sit out its reconnect backoff and refuse calls meanwhile,
-so a link whose connection broke is replaced at once, and closed when its last call has left.
+Failpoints, trace, interceptor, log lines and the translation of errors are in `CallerBase.call` and
+`CsiChannel._send` only. While gRPC waits for its reconnect backoff it fails all calls, so when a driver
+restarts, a link with a broken connection is replaced at once and closed after its last call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -20,7 +21,8 @@ from google.protobuf.message import Message
 
 from volplane.base import failpoint, trace
 from volplane.base.sockets import short_path
-from volplane.csi import call_interceptor, redact, replies
+from volplane.csi import redact, replies
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.outcome import BadReply, CallError, Code
 from volplane.csi.replies import LARGEST_LIST
 from volplane.csi.services import METHODS, Method
@@ -29,25 +31,28 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 15.0
 LARGEST_MESSAGE = LARGEST_LIST
-DEADLINE_SLACK = 1.0  # seconds past the deadline before we stop believing that gRPC keeps it
+DEADLINE_SLACK = 1.0  # seconds after the deadline before we stop waiting for gRPC
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
-    ("grpc.default_authority", "localhost"),  # gRPC would send the escaped path, which Go's HTTP/2 refuses
+    ("grpc.default_authority", "localhost"),  # by default the escaped path, which Go's HTTP/2 rejects
     ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),  # retrying is the caller's business: it knows what uncertain means
-    ("grpc.use_local_subchannel_pool", 1),  # else a new link inherits the broken one's backoff
+    ("grpc.enable_retries", 0),  # callers retry: they know which outcomes are uncertain
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise a new link inherits the backoff of the broken one
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
 
+# Opens the driver's socket: yields a path that leads to it for as long as the context lasts. Raises OSError.
+SocketOpener = Callable[[], AbstractContextManager[str]]
+
 _TOO_LARGE = ("Received message larger than max", "Decompressed message larger than max")
 
 
 class Caller(Protocol):
-    """Who can make CSI calls: `Channel` over a socket, `sdk.Local` in memory."""
+    """Makes CSI calls: `CsiChannel` over a socket, `sdk.Local` in memory."""
 
     async def call(
         self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT, subject: str = ""
@@ -59,13 +64,13 @@ class Caller(Protocol):
 
 
 class _Link:
-    """One gRPC channel and the number of calls under way on it."""
+    """One gRPC channel and the number of calls in progress on it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, open_socket: SocketOpener | None) -> None:
         self._stack = ExitStack()
-        path = socket_path(address)
-        # The directory's descriptor must live as long as gRPC may reconnect.
-        target = address if path is None else "unix:" + self._stack.enter_context(short_path(path))
+        # What the opener has opened must live as long as gRPC may reconnect.
+        target = address if open_socket is None else "unix:" + self._stack.enter_context(open_socket())
+        self.has_connected = False
         self.channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
         self._stubs: dict[str, Callable[..., Any]] = {}
         self._calls = 0
@@ -78,7 +83,7 @@ class _Link:
             found = self._stubs[method.name] = make(
                 method.path,
                 request_serializer=method.request.SerializeToString,
-                response_deserializer=None,  # gRPC's own would make a success of what it cannot decode
+                response_deserializer=None,  # gRPC returns None for a reply that it cannot decode
             )
         return found
 
@@ -101,7 +106,7 @@ class _Link:
         return self.channel.get_state() not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
 
     async def retire(self) -> None:
-        """Close when the calls that are still on it have ended."""
+        """Close when the last call has ended."""
         while self._calls:
             self._retired.clear()
             await self._retired.wait()
@@ -113,32 +118,32 @@ class _Link:
 
 
 class CallerBase(ABC):
-    """What every way of calling has in common: failpoints, trace, log lines. `component` says who calls."""
+    """What all callers have in common: failpoints, trace, log lines. `component` names the caller."""
 
-    where = "memory"  # the address; what the tap tells drivers and nodes apart by
+    where = "memory"  # the address, by which an interceptor tells drivers and nodes apart
 
-    def __init__(self, component: str) -> None:
-        self.component = component
+    def __init__(self, component: str, interceptor: CallInterceptor | None = None) -> None:
+        self.component, self._interceptor = component, interceptor
 
     async def call(
         self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT, subject: str = ""
     ) -> Any:
-        """The reply, or `CallError`. `subject` is what the journey shows the call under."""
+        """The reply. Raises `CallError`. `subject` is the object in the trace."""
         spec = METHODS[method]
-        if failpoint.armed:
+        if failpoint.is_armed:
             failpoint.hit(f"rpc:{method}:before")
         with trace.span(self.component, method, subject or subject_of(request)):
-            if call_interceptor.current is None:
+            if self._interceptor is None:
                 reply = await self._send_logged(spec, request, timeout)
             else:
-                reply = await call_interceptor.current.intercept(
+                reply = await self._interceptor.intercept(
                     method,
                     self.component,
                     self.where,
                     request,
                     lambda: self._send_logged(spec, request, timeout),
                 )
-        if failpoint.armed:
+        if failpoint.is_armed:
             failpoint.hit(f"rpc:{method}:after")
         return reply
 
@@ -159,18 +164,32 @@ class CallerBase(ABC):
 
 
 class CsiChannel(CallerBase):
-    """`address` is a socket's path, `unix://…`, or whatever else gRPC understands."""
+    """`address` is the path of a socket, `unix://…`, or any other address of gRPC.
 
-    def __init__(self, address: str, *, component: str = "csi") -> None:
-        super().__init__(component)
+    `open_socket` opens the socket for each new connection, where a path alone cannot be trusted.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        component: str = "csi",
+        open_socket: SocketOpener | None = None,
+        interceptor: CallInterceptor | None = None,
+    ) -> None:
+        super().__init__(component, interceptor)
         self.address = self.where = address
+        path = socket_path(address)
+        if open_socket is None and path is not None:
+            open_socket = partial(short_path, path)
+        self._open_socket = open_socket
         self._link: _Link | None = None
         self._retiring: dict[asyncio.Task[None], _Link] = {}
 
     async def stream(
         self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT
     ) -> AsyncIterator[Any]:
-        """The replies of a streaming call as they come."""
+        """The replies of a streaming call as they arrive."""
         link = self._connect()
         with link.call():
             try:
@@ -193,36 +212,40 @@ class CsiChannel(CallerBase):
                 raise _to_call_error(error) from None
             except TimeoutError:
                 raise CallError(Code.DEADLINE_EXCEEDED, "the call did not end at its deadline") from None
+        link.has_connected = True
         return replies.decode(method, data)
 
     def _connect(self) -> _Link:
+        if self._link is not None and self._link.has_connected and not self._link.is_connected:
+            self._retire(self._link)  # the driver may be back on another socket of the same name
         if self._link is None:
             try:
-                self._link = _Link(self.address)
-            except OSError as error:  # a long path whose directory is not there yet
-                raise CallError(Code.UNAVAILABLE, f"{self.address}: {error.strerror}") from None
+                self._link = _Link(self.address, self._open_socket)
+            except OSError as error:  # nothing is there yet, or not what may be opened
+                raise CallError(Code.UNAVAILABLE, f"{self.address}: {error.strerror or error}") from None
         return self._link
 
     def _replace(self, link: _Link) -> None:
-        # A driver may also answer UNAVAILABLE of its own will, over a connection that is fine.
-        if self._link is not link or not link.is_broken:
-            return
+        # The driver itself may return UNAVAILABLE over a working connection.
+        if self._link is link and link.is_broken:
+            self._retire(link)
+
+    def _retire(self, link: _Link) -> None:
         self._link = None
         task = asyncio.ensure_future(link.retire())
         self._retiring[task] = link
         task.add_done_callback(lambda done: self._retiring.pop(done, None))
 
     async def ready(self, timeout: float | None = None) -> None:
-        """Until the driver takes connections. Raises TimeoutError."""
+        """Wait until the driver accepts connections. Raises TimeoutError."""
         if self._link is not None and self._link.is_connected:
             return
-        path = socket_path(self.address)
         async with asyncio.timeout(timeout):
-            if path is None:
+            if self._open_socket is None:
                 await self._connect().channel.channel_ready()
                 return
             delay = 0.005
-            while not await _accepts(path):
+            while not await _accepts(self._open_socket):
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 1.0)
 
@@ -243,7 +266,7 @@ class CsiChannel(CallerBase):
 
 
 def socket_path(address: str) -> str | None:
-    """The path behind a Unix address, None for any other."""
+    """The path of a Unix address, None for any other address."""
     if address.startswith("unix:"):
         return address.removeprefix("unix:").removeprefix("//")
     return address if "/" in address and "://" not in address else None
@@ -259,16 +282,16 @@ def subject_of(request: Message) -> str:
 
 def _to_call_error(error: grpc.aio.AioRpcError) -> CallError:
     code, details = Code(error.code().value[0]), error.details() or ""
-    # gRPC's own words for a reply that is too large: the driver has run out of nothing.
+    # This is gRPC's error for a reply that is too large, not the driver's.
     if code is Code.RESOURCE_EXHAUSTED and any(words in details for words in _TOO_LARGE):
         return BadReply(f"the reply is too large: {details}")
     return CallError(code, details)
 
 
-async def _accepts(path: str) -> bool:
+async def _accepts(open_socket: SocketOpener) -> bool:
     try:
-        with short_path(path) as short:
-            _, writer = await asyncio.open_unix_connection(short)
+        with open_socket() as path:
+            _, writer = await asyncio.open_unix_connection(path)
     except OSError:
         return False
     writer.close()

@@ -1,7 +1,7 @@
 """Kubernetes' access modes and volume modes as CSI capabilities.
 
-Three callers read the same modes in three ways: the attacher needs one mode for a set, the node takes the
-volume's first mode, the provisioner asks for one capability per mode.
+Three callers treat a set of modes differently: the attacher needs one mode for the set, the node uses the
+volume's first mode, the provisioner sends one capability per mode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN: Mapping[str, Mode] = {
     RWX: _AccessMode.MULTI_NODE_MULTI_WRITER,
     RWOP: _AccessMode.SINGLE_NODE_WRITER,
 }
-# With SINGLE_NODE_MULTI_WRITER the driver can tell "one node" from "one pod".
+# With SINGLE_NODE_MULTI_WRITER the driver distinguishes one node from one pod.
 _PRECISE: Mapping[str, Mode] = {
     **_PLAIN,
     RWO: _AccessMode.SINGLE_NODE_MULTI_WRITER,
@@ -30,11 +30,11 @@ _PRECISE: Mapping[str, Mode] = {
 
 
 class UnsupportedModes(ValueError):
-    """A mode, or a set of modes, that no CSI access mode expresses."""
+    """A mode, or a set of modes, that has no CSI access mode."""
 
 
 def access_mode(mode: str, *, multi_writer: bool = False) -> Mode:
-    """One Kubernetes mode; `multi_writer` says that the service asked has SINGLE_NODE_MULTI_WRITER."""
+    """One Kubernetes mode; `multi_writer`: the service has SINGLE_NODE_MULTI_WRITER."""
     try:
         return (_PRECISE if multi_writer else _PLAIN)[mode]
     except KeyError:
@@ -42,12 +42,12 @@ def access_mode(mode: str, *, multi_writer: bool = False) -> Mode:
 
 
 def node_access_mode(modes: Sequence[str], *, multi_writer: bool = False) -> Mode:
-    """The node stages and publishes with the volume's first mode, ReadWriteOnce when it has none."""
+    """The mode for stage and publish: the volume's first mode, ReadWriteOnce if it has none."""
     return access_mode(modes[0] if modes else RWO, multi_writer=multi_writer)
 
 
 def attach_access_mode(modes: Iterable[str], *, multi_writer: bool = False) -> Mode:
-    """One mode for all of a volume's modes, as ControllerPublishVolume wants it."""
+    """One mode for all modes of a volume, as ControllerPublishVolume needs it."""
     wanted = set(modes)
     if RWOP in wanted and len(wanted) > 1:
         raise UnsupportedModes(f"{RWOP} cannot be combined with other access modes: {_spell(wanted)}")

@@ -1,6 +1,6 @@
-"""grpc.health.v1: is the server up, by its own word?
+"""A client of the gRPC health checking protocol, grpc.health.v1.
 
-The two messages of the protocol have one field each, so they are spelt here by hand.
+The two messages of the protocol have one field each, so they are encoded here by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ METHOD = "/grpc.health.v1.Health/Check"
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # every question is asked over a connection of its own
+    ("grpc.use_local_subchannel_pool", 1),  # a new connection for each check
     ("grpc.primary_user_agent", "kube-probe/1.35"),
 )
 _NAMES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
@@ -29,11 +29,11 @@ class GrpcHealthStatus(StrEnum):
 
 
 class HealthCheckError(Exception):
-    """There was no word; the text says why, as the kubelet's users know it."""
+    """The check failed; the text is the kubelet's."""
 
 
 async def check(address: str, service: str, timeout: float) -> GrpcHealthStatus:
-    """`timeout` is for connection and answer together. Raises NoAnswer."""
+    """`timeout` is for the connection and the reply each. Raises HealthCheckError."""
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         try:
             async with asyncio.timeout(timeout):
@@ -59,13 +59,13 @@ def _error_text(error: grpc.aio.AioRpcError, timeout: float) -> str:
 
 
 def _request(service: str) -> bytes:
-    """`service = 1`, a string that is left out when empty."""
+    """The field `service = 1`, a string that is omitted if empty."""
     name = service.encode()
     return b"\x0a" + _varint(len(name)) + name if name else b""
 
 
 def _answer(data: bytes) -> GrpcHealthStatus:
-    """`status = 1`, an enum; what we do not know is unknown."""
+    """The field `status = 1`, an enum; unknown values are UNKNOWN."""
     number = data[1] if len(data) >= 2 and data[0] == 0x08 else 0
     return GrpcHealthStatus(_NAMES[number] if number < len(_NAMES) else _NAMES[0])
 

@@ -1,9 +1,8 @@
-"""What a failed call left behind: the only place where a gRPC code is judged.
+"""The outcome of a failed call: the only place that classifies gRPC codes.
 
-*Final* means: not running any more, nothing left behind, the caller may forget it. *Uncertain* means: it
-may be running or done; only the same call, or its opposite, brings certainty. *Busy* is uncertain too, and
-says why: the driver is at work on that volume. Provisioning and expansion read some codes differently, as
-their own functions below say.
+*Final*: the operation does not run any more and has left nothing behind. *Uncertain*: it may run or have
+succeeded; only the same call, or its opposite, can tell. *Busy* is uncertain, too: the driver is working on
+that volume. Provisioning and expansion classify some codes differently, in functions of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Code(IntEnum):
 
     @property
     def go_name(self) -> str:
-        """As Go prints it, which is how it appears in events and status messages."""
+        """As Go prints it, and as events and status messages show it."""
         return _GO_NAMES.get(self) or self.name.title().replace("_", "")
 
 
@@ -40,7 +39,7 @@ _GO_NAMES = {Code.OK: "OK", Code.CANCELLED: "Canceled"}
 
 
 class CallError(Exception):
-    """A call that did not end with OK; `str()` is the text that events and attachError carry."""
+    """A call that did not end with OK; `str()` is the text in events and in attachError."""
 
     def __init__(self, code: Code, message: str = "") -> None:
         super().__init__(code, message)
@@ -52,7 +51,7 @@ class CallError(Exception):
 
 
 class BadReply(CallError):
-    """The driver said OK and sent what cannot be decoded or believed: it may have done anything."""
+    """The driver returned OK with a reply that is invalid: what it has done is unknown."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Code.INTERNAL, message)
@@ -72,49 +71,49 @@ class CallOutcome(StrEnum):
 
 
 _NOT_FINAL = {
-    Code.CANCELLED: CallOutcome.UNCERTAIN,  # we stopped waiting; the driver may not have stopped working
+    Code.CANCELLED: CallOutcome.UNCERTAIN,  # we stopped waiting; the driver may still be working
     Code.DEADLINE_EXCEEDED: CallOutcome.UNCERTAIN,  # likewise
-    Code.RESOURCE_EXHAUSTED: CallOutcome.UNCERTAIN,  # may be gRPC's own, on the way back
-    Code.UNAVAILABLE: CallOutcome.UNCERTAIN,  # the connection broke; before or after the work, nobody knows
-    Code.ABORTED: CallOutcome.BUSY,  # another call for this volume is running, and its outcome is open
+    Code.RESOURCE_EXHAUSTED: CallOutcome.UNCERTAIN,  # may be gRPC's own error for the reply
+    Code.UNAVAILABLE: CallOutcome.UNCERTAIN,  # the connection broke, before or after the work
+    Code.ABORTED: CallOutcome.BUSY,  # another call for this volume is running
 }
 _BACKGROUND = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED})
 _INFEASIBLE = frozenset({Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUND})
 
 
 def classify(error: BaseException) -> CallOutcome:
-    """For publish, stage, expand, modify and snapshots. An error that is no gRPC status is uncertain."""
+    """For publish, stage, expand, modify and snapshots. An error without a gRPC status is uncertain."""
     if isinstance(error, CallError) and not isinstance(error, BadReply):
         return _NOT_FINAL.get(error.code, CallOutcome.FINAL)
     return CallOutcome.UNCERTAIN
 
 
 class ProvisioningOutcome(StrEnum):
-    FINAL = "final"  # no volume was left behind
-    INFEASIBLE = "infeasible"  # the arguments can never work; trying soon again is pointless
+    FINAL = "final"  # no volume exists
+    INFEASIBLE = "infeasible"  # the arguments can never work: do not retry soon
     BACKGROUND = (
-        "background"  # a volume may exist or come to exist: repeat with the same arguments until it is known
+        "background"  # a volume may exist or be created: repeat the same call until the outcome is known
     )
-    EXHAUSTED = "exhausted"  # not here; final, and another node may do
+    EXHAUSTED = "exhausted"  # final; another topology may have capacity
 
 
 def classify_provisioning(error: BaseException) -> ProvisioningOutcome:
-    """For CreateVolume, which the provisioner judges by its own table."""
+    """For CreateVolume."""
     if not isinstance(error, CallError) or isinstance(error, BadReply) or error.code in _BACKGROUND:
         return ProvisioningOutcome.BACKGROUND
     if error.code is Code.INVALID_ARGUMENT:
         return ProvisioningOutcome.INFEASIBLE
-    # The spec gives CreateVolume this code for "no capacity in that topology": here it is no broken call.
+    # In the CSI specification: CreateVolume has no capacity in this topology.
     return (
         ProvisioningOutcome.EXHAUSTED if error.code is Code.RESOURCE_EXHAUSTED else ProvisioningOutcome.FINAL
     )
 
 
 def is_infeasible(error: BaseException) -> bool:
-    """For ControllerExpandVolume and NodeExpandVolume: this size will never be reached."""
+    """For ControllerExpandVolume and NodeExpandVolume: the size cannot be reached."""
     return isinstance(error, CallError) and error.code in _INFEASIBLE
 
 
 def is_refused_in_use(error: BaseException) -> bool:
-    """For ControllerExpandVolume: this driver grows only volumes that nobody uses."""
+    """For ControllerExpandVolume: the driver expands only volumes that are not in use."""
     return isinstance(error, CallError) and error.code is Code.FAILED_PRECONDITION

@@ -1,6 +1,6 @@
 """Messages as log lines, without their secrets.
 
-A field is secret when the protocol marks it so (`csi_secret`), wherever in the message it stands.
+A field is secret if the protocol marks it `csi_secret`, at any depth of the message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from volplane.csi.proto import volume_pb2
 
-_secret: Any = volume_pb2.csi_secret  # the generated stub calls it a plain descriptor
+_secret: Any = volume_pb2.csi_secret  # the generated stub declares a plain descriptor
 
 STRIPPED = "***stripped***"
 
@@ -29,7 +29,7 @@ def _fields(message: Message) -> dict[str, Any]:
     return {field.name: _value(field, value) for field, value in message.ListFields()}
 
 
-@cache  # a field's options never change, and reading them takes longer than all the rest
+@cache  # reading the options of a field takes longer than everything else here
 def _is_secret(field: FieldDescriptor) -> bool:
     return bool(field.GetOptions().Extensions[_secret])
 

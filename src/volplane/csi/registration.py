@@ -1,7 +1,7 @@
-"""Plugin registration v1: what the kubelet asks of a socket in `plugins_registry/`, and who answers.
+"""Plugin registration v1: the kubelet's calls to a socket in `plugins_registry/`, and the server behind it.
 
-Whether and when to register is the node's decision; this is only the conversation. The registrar learns its
-fate by the kubelet's notification, so its end of the conversation is a future.
+Whether and when to register a plugin is decided elsewhere. The server gets the result with the kubelet's call
+of NotifyRegistrationStatus.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel
 from volplane.csi.proto.registration_pb2 import (
     InfoRequest,
@@ -29,20 +30,24 @@ DIAL_TIMEOUT, INFO_TIMEOUT, NOTIFY_TIMEOUT = 10.0, 1.0, 5.0
 class RegistrationInfo(Struct, frozen=True):
     type: str
     name: str
-    endpoint: str  # where the driver itself listens; empty on the wire means the registration socket
+    endpoint: str  # the driver's socket; empty on the wire means the registration socket
     versions: tuple[str, ...]
 
 
-async def get_registration_info(socket: str) -> RegistrationInfo:
-    """GetInfo. Raises `CallError`, or TimeoutError when nobody listens for ten seconds."""
-    async with CsiChannel(socket, component="kubelet") as channel:
+async def get_registration_info(
+    socket: str, *, interceptor: CallInterceptor | None = None
+) -> RegistrationInfo:
+    """Call GetInfo. Raises `CallError`, or TimeoutError if nothing listens for ten seconds."""
+    async with CsiChannel(socket, component="kubelet", interceptor=interceptor) as channel:
         await channel.ready(DIAL_TIMEOUT)
         info = await channel.call("GetInfo", InfoRequest(), timeout=INFO_TIMEOUT)
     return RegistrationInfo(info.type, info.name, info.endpoint or socket, tuple(info.supported_versions))
 
 
-async def notify_registration(socket: str, *, registered: bool, error: str = "") -> None:
-    async with CsiChannel(socket, component="kubelet") as channel:
+async def notify_registration(
+    socket: str, *, registered: bool, error: str = "", interceptor: CallInterceptor | None = None
+) -> None:
+    async with CsiChannel(socket, component="kubelet", interceptor=interceptor) as channel:
         await channel.ready(DIAL_TIMEOUT)
         status = RegistrationStatus(plugin_registered=registered, error=error)
         await channel.call("NotifyRegistrationStatus", status, timeout=NOTIFY_TIMEOUT)
@@ -54,7 +59,7 @@ class RegistrationNotice(Struct, frozen=True):
 
 
 class RegistrationServer:
-    """Announces a driver on `<directory>/<name>-reg.sock` until closed."""
+    """Registers a driver: serves `<directory>/<name>-reg.sock` until closed."""
 
     def __init__(
         self,
@@ -78,7 +83,7 @@ class RegistrationServer:
         await self._listener.start()
 
     async def next_notice(self) -> RegistrationNotice:
-        """The kubelet's next verdict; there is another one after each of its restarts."""
+        """The kubelet's next notification; there is another one after each restart of the kubelet."""
         return await self._notices.get()
 
     async def close(self) -> None:

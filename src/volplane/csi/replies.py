@@ -1,9 +1,8 @@
-"""Replies of drivers, read with suspicion: what cannot be decoded or believed is an error, never a success.
+"""Decodes and checks the replies of drivers: an invalid reply is an error, never a success.
 
-gRPC itself turns a reply that it cannot decode into nothing and calls that a success. And a field that is
-sent with a wrong type counts as absent, by the rules of protobuf. So replies are decoded here, and what the
-protocol requires of them is checked. The driver has done its work by then, so what is wrong with its reply
-leaves open what exists now: `BadReply` is INTERNAL, and its outcome is uncertain.
+gRPC returns None for a reply that it cannot decode, and protobuf ignores a field that was sent with a wrong
+type. So replies are decoded here, and checked for the fields that the protocol requires. The driver has done
+its work by then, and what exists is unknown: `BadReply` has the code INTERNAL, and its outcome is uncertain.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from volplane.csi.outcome import BadReply
 from volplane.csi.services import Method
 
-LARGEST_LIST = 16 << 20  # bytes; ListVolumes of a full cloud is larger than gRPC's 4 MiB
-LARGEST_REPLY = 4 << 20  # of all other calls
+LARGEST_LIST = 16 << 20  # bytes; ListVolumes of many volumes is larger than gRPC's default of 4 MiB
+LARGEST_REPLY = 4 << 20  # bytes, for all other calls
 LISTS = frozenset({"ListVolumes", "ListSnapshots"})
 CSI_PLUGIN = "CSIPlugin"
 
-_DRIVER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")  # the protocol's rule for its name
+_DRIVER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")  # the protocol's rule for driver names
 
 
 def decode(method: Method, data: bytes) -> Message:
@@ -39,8 +38,8 @@ def decode(method: Method, data: bytes) -> Message:
 
 
 def check(method: Method, reply: Message) -> None:
-    """Raises BadReply if a field has a wrong type, or lacks what the protocol requires."""
-    # In a list it is the entries' own fields that matter, and there may be very many of them.
+    """Raises BadReply if a field has a wrong type or a required field is missing."""
+    # Lists are not checked in depth: they may have very many entries.
     wrong = next(_find_wrong_types(reply, deep=method.name not in LISTS), "")
     rule = _RULES.get(method.name)
     if not wrong and rule is not None:
@@ -50,13 +49,13 @@ def check(method: Method, reply: Message) -> None:
 
 
 def known_names(enum: Any, numbers: Iterable[int]) -> frozenset[str]:
-    """The names of an enum's values; a driver may know newer ones than we do."""
+    """The names of an enum's values, without values that are newer than our protocol files."""
     names = {value.number: value.name for value in enum.DESCRIPTOR.values}
     return frozenset(names[number] for number in numbers if number in names)
 
 
 def _find_wrong_types(message: Message, *, deep: bool = True, path: str = "") -> Iterator[str]:
-    """Known fields that were sent with another type than they have."""
+    """Fields that were sent with a wrong type."""
     known = message.DESCRIPTOR.fields_by_number
     for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]
         if not unknown.field_number:
@@ -74,7 +73,7 @@ def _find_wrong_types(message: Message, *, deep: bool = True, path: str = "") ->
             yield from _find_wrong_types(inner, path=f"{path}{place}.")
 
 
-# --- what the protocol requires of each reply
+# --- what the protocol requires
 
 
 def _plugin_info(reply: Any) -> Iterator[str]:

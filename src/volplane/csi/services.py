@@ -1,6 +1,6 @@
-"""Every call there is: its service, its messages, whether it streams. Read off the generated descriptors.
+"""All methods, from the generated descriptors: service, messages, and whether they stream.
 
-Method names are unique over all services here, so a name alone is enough to make or to serve a call.
+Method names are unique across the services, so a name alone identifies a method.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Method(Struct, frozen=True):
     name: str
     request: type[Message]
     reply: type[Message]
-    streams: bool = False  # many replies to one request
+    streams: bool = False  # several replies to one request
 
     @property
     def path(self) -> str:

@@ -1,8 +1,8 @@
-"""Serve calls on a Unix socket that only we may open.
+"""Serves gRPC calls on a Unix socket that only its owner may open.
 
-The socket is bound under a hidden name, narrowed to 0600 and renamed into place: there is no moment at
-which a stranger could connect, a stale socket of a killed process is replaced in one step, and a server
-that is on its way out cannot unlink the socket of the one that follows it.
+The socket is created under a hidden name, gets mode 0600 and is renamed: other users can never connect, the
+socket of a killed process is replaced in one step, and a server that stops does not unlink the socket of its
+successor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OPTIONS = (
 
 
 class UnixRpcServer:
-    """`methods` are named as in the protocol; `close()` lets calls under way finish, removes the socket."""
+    """`methods` by their names in the protocol. `close()` waits for calls and removes the socket."""
 
     def __init__(self, path: str, methods: Mapping[str, RpcHandler]) -> None:
         self.path = path
@@ -72,12 +72,12 @@ class UnixRpcServer:
 
 
 def _restrict_to_owner(path: str) -> int:
-    """Make a socket ours alone, and return its inode; the directory may belong to somebody who swaps it."""
+    """Set mode 0600 and return the inode; an owner of the directory could replace the socket meanwhile."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISSOCK(found.st_mode):
-            raise OSError(errno.ENOTSOCK, "is not the socket that was made there", path)
+            raise OSError(errno.ENOTSOCK, "is not the socket that was created there", path)
         os.chmod(f"/proc/self/fd/{descriptor}", 0o600)
         return found.st_ino
     finally:
@@ -85,7 +85,7 @@ def _restrict_to_owner(path: str) -> int:
 
 
 async def _run_to_completion(work: Coroutine[None, None, None]) -> None:
-    """gRPC breaks in a task of its own when its start or stop is cancelled half-way; neither takes long."""
+    """Finish a start or stop before a cancellation: gRPC fails in another task if it is interrupted."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

@@ -1,1 +1,1 @@
-"""The drivers we bring. They do not know each other."""
+"""The built-in drivers. They do not import each other."""

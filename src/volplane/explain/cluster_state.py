@@ -1,6 +1,6 @@
-"""How things stand in one cluster, as far as it may be read: objects, events, what roles tell.
+"""The state of one cluster as far as it may be read: objects, events, wait reports.
 
-The controllers are here as their own code sees the world: their caches are filled once, and they never act.
+The controllers are loaded with caches that are filled once, and they never act.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Controller[Any, Any, Any])
 
 
 class EventRecord(Struct, frozen=True):
-    """An event, by when it was last told."""
+    """An event, with the time of its last occurrence."""
 
     at: datetime
     type: str
@@ -41,13 +41,13 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 class ClusterState:
     def __init__(
-        self, still: SnapshotCaches, roles: RoleReports | None = None, now: datetime | None = None
+        self, caches: SnapshotCaches, roles: RoleReports | None = None, now: datetime | None = None
     ) -> None:
-        self.still = still
-        self.client = Client(still._transport, caches=still, component="volplane explain")
+        self.caches = caches
+        self.client = Client(caches._transport, caches=caches, component="volplane explain")
         self.roles = roles or RoleReports()
         self.now = now or clock.wall()
-        self._looked: dict[type[Controller[Any, Any, Any]], Controller[Any, Any, Any]] = {}
+        self._controllers: dict[type[Controller[Any, Any, Any]], Controller[Any, Any, Any]] = {}
 
     async def cache(self, type: type[T], *, namespace: str = "") -> Cache[T]:
         cache = self.client.cache(type, namespace=namespace)
@@ -55,23 +55,23 @@ class ClusterState:
         return cache
 
     async def cannot_read(self, *types: type[Resource]) -> bool:
-        """Something of these kinds may not be read: then what is not there proves nothing."""
+        """Whether one of these kinds may not be read: then a missing object proves nothing."""
         for each in types:
             await self.cache(each)
-        return any(kinds.of(each).plural in self.still.unread for each in types)
+        return any(kinds.of(each).plural in self.caches.unread for each in types)
 
     async def load_controller(self, role: type[C], **options: Any) -> C:
-        """A controller that has looked, and does nothing else."""
-        made = self._looked.get(role)
-        if made is None:
-            made = self._looked[role] = role(self.client, **options)
-            await made.sync_only()
-        assert isinstance(made, role)
-        return made
+        """A controller with filled caches that never acts."""
+        controller = self._controllers.get(role)
+        if controller is None:
+            controller = self._controllers[role] = role(self.client, **options)
+            await controller.sync_only()
+        assert isinstance(controller, role)
+        return controller
 
-    def describe_event(self, heard: EventRecord) -> str:
-        often = "once" if heard.count == 1 else f"{heard.count} times"
-        return f"told {often} as {heard.reason}, last {format_duration(self.now - heard.at)} ago"
+    def describe_event(self, event: EventRecord) -> str:
+        times = "once" if event.count == 1 else f"{event.count} times"
+        return f"event {event.reason}, {times}, last {format_duration(self.now - event.at)} ago"
 
     async def find_events(self, obj: Resource, *reasons: str) -> list[EventRecord]:
         """Events about the object, the newest first."""
@@ -79,16 +79,16 @@ class ClusterState:
         found = [
             (_event_record(e), _revision_of(e))
             for e in cache.all()
-            if e.involved_object.uid in (obj.uid, obj.name)  # a kubelet names its node by name
+            if e.involved_object.uid in (obj.uid, obj.name)  # a kubelet refers to its node by name
             and e.involved_object.name == obj.name
             and (not reasons or e.reason in reasons)
         ]
-        # Many stamps have whole seconds only: of one second, the one that was written last.
-        return [heard for heard, _ in sorted(found, key=lambda f: (f[0].at, f[1]), reverse=True)]
+        # Many timestamps have whole seconds only; within one second, the event written last counts.
+        return [event for event, _ in sorted(found, key=lambda f: (f[0].at, f[1]), reverse=True)]
 
     def list_unknowns(self) -> list[str]:
-        """What the answer does not rest on."""
-        unread = [f"{kind}: {why}" for kind, why in sorted(self.still.unread.items())]
+        """What could not be read or asked."""
+        unread = [f"{kind}: {why}" for kind, why in sorted(self.caches.unread.items())]
         silent = [f"{role}: its process does not answer" for role in self.roles.silent]
         return [*unread, *silent, *([] if self.roles.asked else [NOT_ASKED])]
 
@@ -116,7 +116,7 @@ def parse_time(text: str | None) -> datetime | None:
 
 
 def format_duration(span: timedelta) -> str:
-    """`4m 56s`, `36s`, `2h 3m`, `3d 4h`: two parts are enough to know what to expect."""
+    """`4m 56s`, `36s`, `2h 3m`, `3d 4h`: at most two units."""
     seconds = max(int(span.total_seconds()), 0)
     parts = _parts(seconds)
     return " ".join([f"{count}{unit}" for count, unit in parts][:2]) or "0s"
@@ -138,14 +138,14 @@ def ready_since(node: Node) -> datetime | None:
 
 
 def describe_node_problem(node: Node | None, name: str, now: datetime) -> str:
-    """What is wrong with a node, in a few words; "" where nothing is."""
+    """What is wrong with a node; "" if it is ready."""
     if node is None:
-        return f"{name} does not exist any more"
+        return f"node {name} does not exist any more"
     if taints.is_ready(node):
         return ""
     ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
     since = ready_since(node)
-    for_ = f" for {format_duration(now - since)}" if since else ""
+    duration = f" for {format_duration(now - since)}" if since else ""
     if ready is None or ready.status == "Unknown":
-        return f"{name} has not answered{for_}"
-    return f"{name} is not ready{for_}" + (f": {ready.message}" if ready.message else "")
+        return f"{name} has been unreachable{duration}"
+    return f"{name} has been NotReady{duration}" + (f": {ready.message}" if ready.message else "")

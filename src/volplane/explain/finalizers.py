@@ -1,50 +1,61 @@
-"""An object that is being deleted and stays: who still holds it, by the finalizers that are on it."""
+"""An object that is being deleted and still exists: which component holds it, by its finalizers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 
+from volplane.api.finalizers import (
+    CLONING_PROTECTION_FINALIZER,
+    EXTERNAL_PROVISIONER_FINALIZER,
+    JOB_TRACKING_FINALIZER,
+    PROVISIONING_INTENT_FINALIZER,
+    PV_CONTROLLER_FINALIZER,
+    PV_PROTECTION_FINALIZER,
+    PVC_AS_SOURCE_FINALIZER,
+    PVC_PROTECTION_FINALIZER,
+)
 from volplane.api.meta import Resource
 from volplane.explain.result import ExplanationStep, waiting_step
 
 _KNOWN = {
-    "kubernetes.io/pvc-protection": ("claim protection", "it goes when no pod uses the claim"),
-    "kubernetes.io/pv-protection": ("volume protection", "it goes when the volume is not bound"),
-    "external-provisioner.volume.kubernetes.io/finalizer": (
+    PVC_PROTECTION_FINALIZER: ("claim protection", "removed when no pod uses the claim"),
+    PV_PROTECTION_FINALIZER: ("volume protection", "removed when the volume is not bound"),
+    EXTERNAL_PROVISIONER_FINALIZER: (
         "csi-provisioner",
-        "it goes when the driver has deleted the disk",
+        "removed when the driver has deleted the disk",
     ),
-    "kubernetes.io/pv-controller": ("persistent volume binder", "it goes when the disk is deleted"),
-    "snapshot.storage.kubernetes.io/pvc-as-source-protection": (
+    PV_CONTROLLER_FINALIZER: ("persistent volume binder", "removed when the disk is deleted"),
+    PVC_AS_SOURCE_FINALIZER: (
         "snapshot controller",
         "a snapshot of it is being taken",
     ),
-    "provisioner.storage.kubernetes.io/cloning-protection": (
+    CLONING_PROTECTION_FINALIZER: (
         "csi-provisioner",
-        "a clone of it is being made",
+        "a clone of it is being created",
     ),
-    "volplane.dev/provisioning": ("csi-provisioner", "whether its disk was made is not known yet"),
-    "foregroundDeletion": ("garbage collector", "what it owns is deleted first"),
-    "orphan": ("garbage collector", "what it owns is set free first"),
-    "batch.kubernetes.io/job-tracking": ("job controller", "the job has to count the pod first"),
+    PROVISIONING_INTENT_FINALIZER: ("csi-provisioner", "it is not known yet whether its disk was created"),
+    "foregroundDeletion": ("garbage collector", "its dependents are deleted first"),
+    "orphan": ("garbage collector", "its dependents are orphaned first"),
+    JOB_TRACKING_FINALIZER: ("job controller", "the job has not counted the pod yet"),
 }
-_BEGINNINGS = {
-    "external-attacher/": ("csi-attacher", "it goes when the disk is detached"),
-    "snapshot.storage.kubernetes.io/": ("snapshot controller", "the snapshot is not settled"),
+ATTACHER_PREFIX = "external-attacher/"
+_PREFIXES = {
+    ATTACHER_PREFIX: ("csi-attacher", "removed when the disk is detached"),
+    "snapshot.storage.kubernetes.io/": ("snapshot controller", "the snapshot is not finished"),
 }
 
 
 def finalizer_steps(
     obj: Resource, since: datetime | None, handled: Sequence[str] = ()
 ) -> list[ExplanationStep]:
-    """One for each finalizer that nobody has spoken of yet."""
+    """A step for each finalizer that is not explained elsewhere."""
     return [_step(name, since) for name in obj.metadata.finalizers if name not in handled]
 
 
 def _step(finalizer: str, since: datetime | None) -> ExplanationStep:
     known = _KNOWN.get(finalizer) or next(
-        (text for start, text in _BEGINNINGS.items() if finalizer.startswith(start)), None
+        (text for prefix, text in _PREFIXES.items() if finalizer.startswith(prefix)), None
     )
-    who, what = known or ("whoever put it there", "nothing here knows when it goes")
+    who, what = known or ("the component that added it", "not a finalizer of Kubernetes or of this project")
     return waiting_step("be deleted", who, f"finalizer {finalizer}: {what}", since=since)

@@ -1,4 +1,4 @@
-"""A node: answers or not since when, whom it drives off and when, which volumes stay and why."""
+"""A node: since when it is not ready, which pods are evicted when, which volumes stay attached and why."""
 
 from __future__ import annotations
 
@@ -21,118 +21,124 @@ from volplane.explain.cluster_state import (
     ready_since,
 )
 from volplane.explain.pods import find_eviction
-from volplane.explain.result import Explanation, ExplanationStep, done_step, waiting_step
+from volplane.explain.result import Explanation, ExplanationStep, StepState, done_step, waiting_step
 from volplane.rules import pods
-from volplane.rules.steps import Wait
 from volplane.rules.taints import is_ready
+from volplane.rules.waits import Wait, WaitReason
 
-MANY = 20  # pods and volumes that are named
+MAX_LINES = 20  # pods or volumes listed one by one
 
 
-async def story(scene: ClusterState, node: Node) -> Explanation:
-    told = Explanation((await _explain_readiness(scene, node),))
+async def explain(state: ClusterState, node: Node) -> Explanation:
+    explanation = Explanation((await _explain_readiness(state, node),))
     if node.spec.unschedulable:
-        cordoned = done_step("cordoned: no new pods are put on it", "you")
-        told += Explanation((cordoned,), (f"kubectl uncordon {node.name}",))
+        cordoned = done_step("cordoned: no new pods are scheduled to it", "you")
+        explanation += Explanation((cordoned,), (f"kubectl uncordon {node.name}",))
     if is_ready(node):
-        return told + await _explain_remaining_detaches(scene, node)
-    told += Explanation((), fencing.advise_fencing(node.name, node))
-    return told + await _explain_pods(scene, node) + await _explain_volumes(scene, node)
+        return explanation + await _explain_remaining_detaches(state, node)
+    explanation += Explanation((), fencing.advise_fencing(node.name, node))
+    return explanation + await _explain_pods(state, node) + await _explain_volumes(state, node)
 
 
-def rest(node: Node) -> str:
-    return "it is ready" + (", and cordoned" if node.spec.unschedulable else "")
+def summarize(node: Node) -> str:
+    return "ready" + (", and cordoned" if node.spec.unschedulable else "")
 
 
-async def _explain_readiness(scene: ClusterState, node: Node) -> ExplanationStep:
-    since, heartbeat = ready_since(node), await _describe_heartbeat(scene, node)
+async def _explain_readiness(state: ClusterState, node: Node) -> ExplanationStep:
+    since, heartbeat = ready_since(node), await _describe_heartbeat(state, node)
     if is_ready(node):
         return done_step("ready", f"kubelet of {node.name}", *heartbeat, since=since)
     taints = ", ".join(f"{t.key}:{t.effect}" for t in node.spec.taints)
-    details = [*heartbeat, f"taints: {taints or 'none'}", *fencing.describe_fencing(scene, node.name, node)]
-    controller = await scene.load_controller(NodeLifecycle)
-    # Who has just looked has heard every node just now; a node that is not ready is judged by its conditions.
-    view = structs.replace(controller.view_health(node), silent=0.0)
-    details += [
-        step.why for step in lifecycle.plan(view) if isinstance(step, Wait) and "pods stay" in step.why
+    controller = await state.load_controller(NodeLifecycle)
+    # A controller that has just been loaded counts every node as heard from: only conditions matter here.
+    health = structs.replace(controller.view_health(node), silent=0.0)
+    details = [
+        *heartbeat,
+        f"taints: {taints or 'none'}",
+        *fencing.describe_fencing(state, node.name, node),
+        *(
+            step.text
+            for step in lifecycle.plan(health)
+            if isinstance(step, Wait) and step.reason is not WaitReason.HEARTBEAT
+        ),
     ]
-    who, why = f"kubelet of {node.name}", describe_node_problem(node, node.name, scene.now)
-    return waiting_step("answer", who, why, since=since, details=details)
+    why = describe_node_problem(node, node.name, state.now)
+    return waiting_step("be ready", f"kubelet of {node.name}", why, since=since, details=details)
 
 
-async def _describe_heartbeat(scene: ClusterState, node: Node) -> list[str]:
-    lease = (await scene.cache(Lease, namespace=LEASES)).get(node.name, LEASES)
+async def _describe_heartbeat(state: ClusterState, node: Node) -> list[str]:
+    lease = (await state.cache(Lease, namespace=LEASES)).get(node.name, LEASES)
     last = parse_time(lease.spec.renew_time) if lease is not None else None
-    return [f"last heartbeat {format_duration(scene.now - last)} ago"] if last is not None else []
+    return [f"last heartbeat {format_duration(state.now - last)} ago"] if last is not None else []
 
 
-async def _explain_pods(scene: ClusterState, node: Node) -> Explanation:
-    """Who is driven off, and when."""
-    here = [
-        p for p in (await scene.cache(Pod)).all() if p.spec.node_name == node.name and not pods.has_ended(p)
-    ]
-    shown = sorted(_describe_evictions(scene, node, here))
-    if not shown:
+async def _explain_pods(state: ClusterState, node: Node) -> Explanation:
+    """Which pods are evicted, and when."""
+    everywhere = (await state.cache(Pod)).all()
+    here = [p for p in everywhere if p.spec.node_name == node.name and not pods.has_ended(p)]
+    lines = sorted(_describe_evictions(state, node, here))
+    if not lines:
         return Explanation()
-    more = [f"and {len(shown) - MANY} more"] if len(shown) > MANY else []
-    why = f"{_limit_lines(here, 'pod')} as far as anybody knows on {node.name}"
-    return Explanation(
-        (waiting_step("give its pods up", "taint eviction", why, details=[*shown[:MANY], *more]),)
-    )
+    why = f"{_count(here, 'pod')} may still be running on {node.name}"
+    return Explanation((waiting_step("evict its pods", "taint eviction", why, details=_limit(lines)),))
 
 
-def _describe_evictions(scene: ClusterState, node: Node, here: list[Pod]) -> Iterator[str]:
+def _describe_evictions(state: ClusterState, node: Node, here: list[Pod]) -> Iterator[str]:
     for pod in here:
         if pod.is_deleting:
-            yield f"pod {pod.key}: Terminating; only the kubelet, or an operator's word, ends it"
+            yield f"pod {pod.key}: Terminating until the kubelet or an operator ends it"
             continue
-        step = next(iter(find_eviction(scene, pod, node)), None)
+        step = next(iter(find_eviction(state, pod, node)), None)
         if step is None:
-            yield f"pod {pod.key}: stays, it tolerates every taint"
+            yield f"pod {pod.key}: stays, it tolerates all taints"
         elif step.until is not None:
-            yield f"pod {pod.key}: evicted in {format_duration(max(step.until - scene.now, timedelta()))}"
+            yield f"pod {pod.key}: evicted in {format_duration(max(step.until - state.now, timedelta()))}"
         else:
-            yield f"pod {pod.key}: evicted any moment"
+            yield f"pod {pod.key}: evicted now"
 
 
-async def _explain_volumes(scene: ClusterState, node: Node) -> Explanation:
-    """Each volume that is attached here, and why it does not move."""
-    controller = await scene.load_controller(AttachDetach)
+async def _explain_volumes(state: ClusterState, node: Node) -> Explanation:
+    """Each volume that is attached here, and why it is not detached."""
+    controller = await state.load_controller(AttachDetach)
     lines: list[str] = []
     for attachment in sorted(controller.by_node[node.name], key=lambda a: a.name):
-        told = (await attachments.story(scene, attachment, leaving=True)).first_wait
+        step = (await attachments.explain(state, attachment, leaving=True)).first_wait
         name = attachment.spec.source.persistent_volume_name or attachment.name
-        if told is None:
+        if step is None:
             lines.append(f"{name}: attached")
         else:
             left = (
-                f" ({told.ends} in {format_duration(told.until - scene.now)})"
-                if told.until and told.ends
+                f" ({step.ends} in {format_duration(step.until - state.now)})"
+                if step.until and step.ends
                 else ""
             )
-            lines.append(f"{name}: {told.why}{left}")
+            lines.append(f"{name}: {step.why}{left}")
     if not lines:
         return Explanation()
-    why = f"{_limit_lines(lines, 'volume')} still attached to {node.name}"
-    return Explanation(
-        (waiting_step("give its volumes up", attachments.CONTROLLER, why, details=lines[:MANY]),)
-    )
+    why = f"{_count(lines, 'volume')} still attached to {node.name}"
+    step = waiting_step("detach its volumes", attachments.CONTROLLER, why, details=_limit(lines))
+    return Explanation((step,))
 
 
-async def _explain_remaining_detaches(scene: ClusterState, node: Node) -> Explanation:
-    """A node that answers may still be asked to let volumes go."""
-    controller = await scene.load_controller(AttachDetach)
-    told = Explanation()
+async def _explain_remaining_detaches(state: ClusterState, node: Node) -> Explanation:
+    """Volumes that a ready node still has to unmount."""
+    controller = await state.load_controller(AttachDetach)
+    explanation = Explanation()
     for attachment in controller.by_node[node.name]:
-        found = await attachments.story(scene, attachment)
-        if found.first_wait is not None:
-            told += Explanation(tuple(s for s in found.steps if s.state == "waits"), found.advice)
+        found = await attachments.explain(state, attachment)
+        waits = tuple(step for step in found.steps if step.state is StepState.WAITS)
+        if waits:
+            explanation += Explanation(waits, found.advice)
     if node.is_deleting:
-        told += Explanation(
-            tuple(finalizers.finalizer_steps(node, parse_time(node.metadata.deletion_timestamp)))
-        )
-    return told
+        since = parse_time(node.metadata.deletion_timestamp)
+        explanation += Explanation(tuple(finalizers.finalizer_steps(node, since)))
+    return explanation
 
 
-def _limit_lines(things: Sized, what: str) -> str:
-    return f"{len(things)} {what}{'s' if len(things) != 1 else ''}"
+def _limit(lines: list[str]) -> list[str]:
+    more = [f"and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
+    return [*lines[:MAX_LINES], *more]
+
+
+def _count(items: Sized, what: str) -> str:
+    return f"{len(items)} {what}{'s' if len(items) != 1 else ''}"

@@ -1,6 +1,6 @@
-"""An answer for people: one sentence first, then the way with the step that waits, then what to do.
+"""The result of `volplane explain` as text: the sentence, the steps, what to do.
 
-Plain lines, no wider than asked where words allow; colours are put on by whoever prints to a terminal.
+Lines are no wider than asked, unless a single word is. The caller adds colours.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from volplane.explain.cluster_state import format_duration
 from volplane.explain.result import ExplainResult, ExplanationStep, StepState
 
-WHOLE_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}  # names are copied from here
+WHOLE_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}  # so that names can be copied
 MARKS = {StepState.DONE: "✓", StepState.WAITS: "▶", StepState.LATER: "·"}
 
 
 def render_lines(answer: ExplainResult, width: int = 100) -> Iterator[str]:
-    head = f"{answer.subject} {'waits' if answer.waits else 'waits for nothing'}: {answer.answer}"
+    head = f"{answer.subject} {'waits' if answer.waits else 'does not wait'}: {answer.answer}"
     yield from textwrap.wrap(head, width, subsequent_indent="  ", **WHOLE_WORDS)
     first = next((step for step in answer.steps if step.state is StepState.WAITS), None)
     if first is not None and (when := _when(first, answer)):
@@ -33,7 +33,7 @@ def render_lines(answer: ExplainResult, width: int = 100) -> Iterator[str]:
             yield from _wrap("  - ", line, width)
     if answer.unknown:
         yield ""
-        yield "Could not be asked"
+        yield "Not known"
         for line in answer.unknown:
             yield from _wrap("  - ", line, width)
 
@@ -57,7 +57,7 @@ def _when(step: ExplanationStep, answer: ExplainResult) -> str:
     if step.until is not None:
         left = step.until - answer.at
         until = (
-            f"{step.ends or 'looked at again'} in {format_duration(left)}"
+            f"{step.ends or 'checked again'} in {format_duration(left)}"
             if left.total_seconds() > 0
             else "now"
         )
@@ -65,7 +65,7 @@ def _when(step: ExplanationStep, answer: ExplainResult) -> str:
 
 
 def _wrap(lead: str, text: str, width: int) -> list[str]:
-    """The first line after its lead, the others below its beginning."""
+    """The text after its lead; further lines are indented as far as the first."""
     below = " " * len(lead)
-    made = textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=below, **WHOLE_WORDS)
-    return made or [lead.rstrip()]
+    lines = textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=below, **WHOLE_WORDS)
+    return lines or [lead.rstrip()]

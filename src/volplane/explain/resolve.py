@@ -1,4 +1,4 @@
-"""From `KIND/NAME` to an answer: which object is meant, and who explains objects of its kind."""
+"""From `KIND/NAME` to a result: which object is meant, and which module explains its kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from volplane.api.storage import VolumeAttachment
 from volplane.explain.cluster_state import ClusterState
 from volplane.explain.result import ExplainResult, Explanation, build_result
 
-# Loaded when asked for: a question about a claim does not pay for the scheduler.
+# Imported on demand: explaining a claim does not import the scheduler.
 MODULES: dict[type[Resource], str] = {
     PersistentVolumeClaim: "claims",
     PersistentVolume: "volumes",
@@ -31,12 +31,12 @@ SHORT_NAMES = {"va": VolumeAttachment, "vs": VolumeSnapshot}
 class UnsupportedKind(ValueError):
     def __init__(self, kind: str) -> None:
         known = ", ".join(sorted(kinds.of(type).singular for type in MODULES))
-        super().__init__(f"{kind or 'nothing'} cannot be explained; it can be: {known}")
+        super().__init__(f"cannot explain kind {kind or '(none)'}; choose one of: {known}")
 
 
 class MissingName(ValueError):
     def __init__(self, kind: str) -> None:
-        super().__init__(f"which {kind}? Write {kind}/NAME")
+        super().__init__(f"the name is missing: write {kind}/NAME")
 
 
 class ExplainTarget(Struct, frozen=True):
@@ -55,7 +55,7 @@ class ExplainTarget(Struct, frozen=True):
 
 
 def parse_target(text: str, namespace: str) -> ExplainTarget:
-    """`pvc/data` and the like, in the namespace where its kind has one. Raises UnknownKind or NoName."""
+    """Parse `pvc/data`; kinds without a namespace ignore it. Raises UnsupportedKind or MissingName."""
     kind, _, name = text.partition("/")
     kind = kind.lower()
     for type in MODULES:
@@ -70,9 +70,9 @@ def parse_target(text: str, namespace: str) -> ExplainTarget:
     raise UnsupportedKind(kind)
 
 
-async def explain(scene: ClusterState, asked: ExplainTarget, obj: Any) -> ExplainResult:
-    module = import_module(f"volplane.explain.{MODULES[asked.type]}")
-    tell: Callable[[ClusterState, Any], Awaitable[Explanation]] = module.story
-    rest: Callable[[Any], str] = module.rest
-    story = await tell(scene, obj)
-    return build_result(asked.text, story, scene.now, rest(obj), scene.list_unknowns())
+async def explain(state: ClusterState, target: ExplainTarget, obj: Any) -> ExplainResult:
+    module = import_module(f"volplane.explain.{MODULES[target.type]}")
+    explain_object: Callable[[ClusterState, Any], Awaitable[Explanation]] = module.explain
+    summarize: Callable[[Any], str] = module.summarize
+    explanation = await explain_object(state, obj)
+    return build_result(target.text, explanation, state.now, summarize(obj), state.list_unknowns())

@@ -1,4 +1,4 @@
-"""What is said about an object: one sentence, the way it has to go with the step that waits, what to do.
+"""The result of `volplane explain`: one sentence, the steps of the object with the one that waits, advice.
 
 Plain data, so that it can be printed for people and for programs alike.
 """
@@ -11,26 +11,29 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
+from volplane.rules.waits import Wait
+
 
 class StepState(StrEnum):
     DONE = "done"
     WAITS = "waits"
-    LATER = "later"  # comes after what waits
+    LATER = "later"  # follows the step that waits
 
 
 class ExplanationStep(Struct, frozen=True, omit_defaults=True):
     state: StepState
-    what: str  # the step: `attach to worker-2`
-    who: str = ""  # takes it, or has taken it
-    why: str = ""  # it waits, in the words of the code that decides
+    what: str  # `attach pv-1 to worker-2`
+    who: str = ""  # the component that takes the step
+    why: str = ""  # it waits, for people
     since: datetime | None = None
-    until: datetime | None = None  # then it is tried again, or ends by itself
+    until: datetime | None = None  # the next attempt, or the end of the wait
     ends: str = ""  # what happens then
     details: tuple[str, ...] = ()
+    reason: str = ""  # the WaitReason of the plan that waits, for programs
 
 
 class Explanation(Struct, frozen=True):
-    """What was found out about one object; several make up an answer."""
+    """What was found out about one object; several are added up to a result."""
 
     steps: tuple[ExplanationStep, ...] = ()
     advice: tuple[str, ...] = ()
@@ -51,7 +54,7 @@ class ExplainResult(Struct, frozen=True, omit_defaults=True):
     at: datetime
     steps: tuple[ExplanationStep, ...] = ()
     advice: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()  # what could not be asked
+    unknown: tuple[str, ...] = ()  # what could not be read or asked
 
 
 def done_step(what: str, who: str = "", *details: str, since: datetime | None = None) -> ExplanationStep:
@@ -65,30 +68,30 @@ def later_step(what: str, who: str = "") -> ExplanationStep:
 def waiting_step(
     what: str,
     who: str,
-    why: str,
+    why: str | Wait,
     *,
     since: datetime | None = None,
     until: datetime | None = None,
     ends: str = "",
     details: Iterable[str] = (),
 ) -> ExplanationStep:
-    return ExplanationStep(StepState.WAITS, what, who, why, since, until, ends, tuple(details))
+    text, reason = (why.text, why.reason.value) if isinstance(why, Wait) else (why, "")
+    return ExplanationStep(StepState.WAITS, what, who, text, since, until, ends, tuple(details), reason)
 
 
 def build_result(
-    subject: str, story: Explanation, at: datetime, rest: str, unknown: Sequence[str] = ()
+    subject: str, explanation: Explanation, at: datetime, summary: str, unknown: Sequence[str] = ()
 ) -> ExplainResult:
-    """`rest`: what is said where nothing waits."""
-    first = story.first_wait
+    """`summary`: the sentence where nothing waits."""
+    first = explanation.first_wait
+    steps, advice = explanation.steps, explanation.advice
     if first is None:
-        return ExplainResult(subject, False, rest, at, story.steps, story.advice, tuple(unknown))
-    return ExplainResult(
-        subject, True, first.why, at, _drop_repeated_steps(story.steps), story.advice, tuple(unknown)
-    )
+        return ExplainResult(subject, False, summary, at, steps, advice, tuple(unknown))
+    return ExplainResult(subject, True, first.why, at, _drop_repeated_steps(steps), advice, tuple(unknown))
 
 
 def _drop_repeated_steps(steps: Sequence[ExplanationStep]) -> tuple[ExplanationStep, ...]:
-    """A step that stands for the same as the one before it is not said twice."""
+    """Without steps that only repeat the one before them."""
     shown: list[ExplanationStep] = []
     for step in steps:
         if shown and structs.replace(shown[-1], details=()) == structs.replace(step, details=()):

@@ -1,7 +1,7 @@
-"""What the running roles told of their waits, and which of it belongs to what a plan says.
+"""The wait reports of the running roles, and which of them belong to a wait of a plan.
 
-A plan that is run here yields the same words as in the role, so the role's note of them is found by the
-words.
+A plan that is run here yields the same waits as in the role. A report belongs to a wait if role, key, reason
+and data are the same; sentences are never compared.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from msgspec import Struct, structs
 from volplane.explain.result import ExplanationStep
 from volplane.loops import wait_reports
 from volplane.loops.wait_reports import WaitReport
+from volplane.rules.waits import Wait
 
 NOT_ASKED = (
-    "timers, backoff and mounts: only the running roles know them, and they tell on the machine of a "
-    "`volplane up` (--data-dir)"
+    "timers, backoff and mounts: only the running roles know them; use --data-dir on the machine of "
+    "`volplane up`"
 )
 
 
@@ -27,21 +28,21 @@ class RoleReports(Struct, frozen=True):
     silent: Sequence[str] = ()  # roles that have a socket and do not answer
     asked: bool = False
 
-    def of(self, role: str, key: str) -> list[WaitReport]:
-        """Those of a controller (or of `node/worker-1`) about a key, the longest wait first."""
-        found = (t for t in self.reports if t.role == role and t.key == key)
-        return sorted(found, key=lambda t: t.since)
+    def find(self, role: str, key: str) -> list[WaitReport]:
+        """The reports of a controller (or of `node/worker-1`) about a key, the longest wait first."""
+        found = (report for report in self.reports if report.role == role and report.key == key)
+        return sorted(found, key=lambda report: report.since)
 
-    def add_times(self, step: ExplanationStep, role: str, key: str) -> ExplanationStep:
-        """The step with the times that the role has for these very words."""
-        note = next((t for t in self.of(role, key) if t.why and t.why in (step.why, *step.details)), None)
-        if note is None:
+    def add_times(self, step: ExplanationStep, role: str, key: str, wait: Wait) -> ExplanationStep:
+        """The step with the times that the role reports for this wait."""
+        report = next((report for report in self.find(role, key) if report.is_about(wait)), None)
+        if report is None:
             return step
-        return structs.replace(step, since=note.since, until=note.next_try or step.until)
+        return structs.replace(step, since=report.since, until=report.next_try or step.until)
 
 
 async def read_all_reports(directory: Path) -> RoleReports:
-    """All roles with a socket in the directory."""
+    """The reports of all roles with a socket in the directory."""
     paths = _sockets(directory)
     answers = await asyncio.gather(
         *(wait_reports.read_wait_reports(str(path)) for path in paths), return_exceptions=True
@@ -60,6 +61,6 @@ def _sockets(directory: Path) -> list[Path]:
     return sorted(directory.glob(f"*{wait_reports.SUFFIX}"))
 
 
-def _drop_duplicates(told: Iterable[WaitReport]) -> list[WaitReport]:
-    """Two replicas of a sidecar in one process may both have something to say; one of them only once."""
-    return list(dict.fromkeys(told))
+def _drop_duplicates(reports: Iterable[WaitReport]) -> list[WaitReport]:
+    """Two replicas of a sidecar in one process may report the same wait."""
+    return list(dict.fromkeys(reports))

@@ -1,7 +1,7 @@
-"""The one door to the operating system: mounts, devices, file systems, processes, and a node's paths.
+"""Access to the operating system: mounts, devices, file systems, processes, and a node's paths.
 
-No other room mounts, forks or blocks. Everything is a method of `Host`; `NodePaths` alone knows where a
-node's `/var/lib/kubelet` really is.
+No other package mounts, forks or blocks. All calls are methods of `Host`; only `NodePaths` knows where a
+node's `/var/lib/kubelet` is on this machine.
 """
 
 from volplane.host.devices import DeviceBusy

@@ -1,7 +1,7 @@
-"""Copies of disk images: shared blocks where the file system can, else only the parts that hold data.
+"""Copy disk images: by reflink where the file system supports it, else by copying the parts with data.
 
-A shared copy (reflink) is one moment of its source, whoever writes to it meanwhile. Copying takes time, so
-there the caller must find out whether the disk stood still: `written` before and after tells.
+A reflink is a consistent snapshot, even if the source is being written to. A copy takes time, so the caller
+must check that the disk was not written to meanwhile: compare `read_write_counters` before and after.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from volplane.base import failpoint
 
 _FICLONE, _FIFREEZE, _FITHAW = 0x40049409, 0xC0045877, 0xC0045878
 _CHUNK = 32 << 20
-# A file system that cannot share blocks, or not between these two files.
+# The file system cannot share blocks, or not between these two files.
 _REFLINK_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS})
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,9 +33,9 @@ def _ignore_progress(percent: int) -> None:
 def copy(
     source: str, target: str, *, report: ProgressCallback = _ignore_progress, share: bool = True
 ) -> bool:
-    """A new file with the same content, on disk when this returns; whether its blocks are shared.
+    """Make a new file with the same content, synced to disk. Return whether its blocks are shared.
 
-    Nothing is left behind when it fails.
+    If it fails, the new file is removed.
     """
     with _open_descriptor(source, os.O_RDONLY) as old, _create_file(target) as new:
         shared = share and reflink(old, new)
@@ -60,42 +60,42 @@ def reflink(old: int, new: int) -> bool:
 def _copy_data(old: int, new: int, report: ProgressCallback) -> None:
     total, done = max(1, os.fstat(old).st_blocks * 512), 0
     for start, end in extents(old):
-        for place in range(start, end, _CHUNK):
-            done += _copy_range(old, new, place, min(_CHUNK, end - place))
+        for offset in range(start, end, _CHUNK):
+            done += _copy_range(old, new, offset, min(_CHUNK, end - offset))
             report(min(99, done * 100 // total))
 
 
-def _copy_range(old: int, new: int, place: int, length: int) -> int:
+def _copy_range(old: int, new: int, offset: int, length: int) -> int:
     left = length
     while left:
-        copied = os.copy_file_range(old, new, left, place, place)
+        copied = os.copy_file_range(old, new, left, offset, offset)
         if not copied:  # the source ends here
             break
-        place, left = place + copied, left - copied
+        offset, left = offset + copied, left - copied
     return length - left
 
 
 def extents(file: int) -> Iterator[tuple[int, int]]:
-    """Where data is; everything else reads as zeros."""
-    place = 0
+    """(start, end) of each part with data; everything else reads as zeros."""
+    offset = 0
     while True:
         try:
-            start = os.lseek(file, place, os.SEEK_DATA)
+            start = os.lseek(file, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return
             raise
-        place = os.lseek(file, start, os.SEEK_HOLE)
-        yield start, place
+        offset = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, offset
 
 
 def count_allocated_bytes(path: str) -> int:
-    """Bytes that a sparse file really takes."""
+    """Bytes that a sparse file takes on the disk."""
     return os.stat(path).st_blocks * 512
 
 
 def read_write_counters(device: str) -> tuple[int, ...]:
-    """How much was ever written to a disk, and what is being written now: equal twice, it stood still."""
+    """Writes and discards that a disk has completed, and the number in flight."""
     name = os.path.basename(os.path.realpath(device))
     with open(f"/sys/block/{name}/stat") as file:
         fields = [int(field) for field in file.read().split()]
@@ -110,13 +110,13 @@ def is_quiescent(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
 
 
 def flush(device: str) -> None:
-    """What was written to the device is in its file afterwards."""
+    """Write the device's dirty pages to its file."""
     with _open_descriptor(device, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
 
 
 def sync(path: str) -> None:
-    """Everything written so far to the file system at `path` is on its device afterwards."""
+    """Write everything in the file system at `path` to its device."""
     with _open_descriptor(path, os.O_RDONLY) as descriptor:
         if _libc.syncfs(descriptor) < 0:
             number = ctypes.get_errno()
@@ -125,7 +125,7 @@ def sync(path: str) -> None:
 
 @contextmanager
 def freeze_filesystem(path: str) -> Iterator[None]:
-    """Writers to the file system at `path` wait; it is complete on its device."""
+    """Freeze the file system at `path`: writers wait, and it is consistent on its device."""
     with _open_descriptor(path, os.O_RDONLY) as descriptor:
         fcntl.ioctl(descriptor, _FIFREEZE, struct.pack("i", 0))
         try:
@@ -135,7 +135,7 @@ def freeze_filesystem(path: str) -> Iterator[None]:
 
 
 def thaw(path: str) -> bool:
-    """For one that was killed while it had a file system frozen; False if it was not."""
+    """Thaw a file system that a killed process left frozen; False if it was not frozen."""
     with _open_descriptor(path, os.O_RDONLY) as descriptor:
         try:
             fcntl.ioctl(descriptor, _FITHAW, struct.pack("i", 0))

@@ -1,7 +1,8 @@
 """Loop devices and block devices.
 
-The kernel answers "yes" to the request to unbind a loop device that somebody still has open, and unbinds it
-some time later. Whoever detaches a disk must know, so `loop_detach` looks again and takes the request back.
+The kernel accepts a request to unbind a loop device that is still open, and unbinds it some time later. A
+caller that detaches a disk must know, so `loop_detach` checks, and takes the request back if the device is
+in use.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _INFO = struct.Struct("=5Q4I64s64s32s2Q")
 _FLAGS = 8
 _CONFIG = struct.Struct(f"=2I{_INFO.size}s8Q")
 
-DELETED = " (deleted)"  # what the kernel puts behind the name of a file that is gone
+DELETED = " (deleted)"  # the kernel appends it to the name of a deleted file
 
-_attach_lock = threading.Lock()  # so that one file never gets two devices from this process
+_attach_lock = threading.Lock()  # so that this process never binds one file to two devices
 
 
 class DeviceBusy(OSError):
-    """Somebody, perhaps in another mount namespace, still uses the device."""
+    """The device is in use, perhaps in another mount namespace."""
 
     def __init__(self, device: str) -> None:
         super().__init__(errno.EBUSY, "device is still in use", device)
@@ -49,7 +50,7 @@ def loop_attach(file: str, *, readonly: bool = False, direct: bool = False) -> s
     there = os.stat(file)
     with _attach_lock:
         for device, backing in loops().items():
-            # In another mount namespace another file may have the name.
+            # The name may belong to another file, in another mount namespace.
             if backing == file and _backing_inode(device) == (there.st_dev, there.st_ino):
                 return device
         return _bind_free_loop(file, readonly, direct)
@@ -86,14 +87,14 @@ def _device_node(number: int) -> str:
 
 @failpoint.effect("host:loop_detach")
 def loop_detach(device: str, file: str = "") -> bool:
-    """Unbind; False if nothing was bound. DeviceBusy, and nothing changes, while it is in use anywhere.
+    """Unbind; False if nothing was bound. Raises DeviceBusy, without any change, while it is in use anywhere.
 
-    With `file`, only if it is that file's device: numbers are used again, and are shared with everybody.
+    With `file`, only if it is that file's device: the kernel reuses numbers, also for other programs.
     """
     try:
-        # A mounted file system, in whatever namespace, holds its device exclusively.
+        # A mounted file system, in any namespace, holds its device exclusively.
         with _open_descriptor(device, os.O_RDWR | os.O_EXCL) as loop:
-            # From here on nobody can give the device to another file: it is open.
+            # The device is open: from here on it cannot be bound to another file.
             if file and not _is_backed_by(device, file):
                 return False
             try:
@@ -108,7 +109,7 @@ def loop_detach(device: str, file: str = "") -> bool:
     except OSError as error:
         if error.errno == errno.EBUSY:
             if file and not _is_backed_by(device, file):
-                return False  # in use by whoever has the number now
+                return False  # the number belongs to another file now
             raise DeviceBusy(device) from None
         raise
     return True
@@ -125,7 +126,7 @@ def _is_backed_by(device: str, file: str) -> bool:
 
 
 def _backing_inode(device: str) -> tuple[int, int] | None:
-    """Device and inode of the file behind it: the same in all namespaces, as its name is not."""
+    """Device and inode of the backing file: unlike its name, they are the same in all mount namespaces."""
     buffer = bytearray(_INFO.size)
     try:
         with _open_descriptor(device, os.O_RDONLY) as loop:
@@ -140,7 +141,8 @@ def _refuse_if_others_hold(loop: int, device: str) -> None:
     try:
         fcntl.ioctl(loop, _LOOP_GET_STATUS64, buffer)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # on its way down: we are the only one, closing it ends it
+        # being unbound: we have the last descriptor, closing it completes that
+        if error.errno == errno.ENXIO:
             return
         raise
     info = list(_INFO.unpack(buffer))
@@ -151,13 +153,13 @@ def _refuse_if_others_hold(loop: int, device: str) -> None:
 
 @failpoint.effect("host:loop_resize")
 def loop_resize(device: str) -> None:
-    """Take over the new size of the backing file."""
+    """Set the device's size to the size of the backing file."""
     with _open_descriptor(device, os.O_RDONLY) as loop:
         fcntl.ioctl(loop, _LOOP_SET_CAPACITY)
 
 
 def loops() -> dict[str, str]:
-    """Bound loop devices and their files. A deleted file has the kernel's ` (deleted)` behind its name."""
+    """Bound loop devices and their files. The name of a deleted file ends in the kernel's ` (deleted)`."""
     bound = {}
     for name in os.listdir("/sys/block"):
         if name.startswith("loop") and (file := _read_backing_file(name)):
@@ -166,16 +168,16 @@ def loops() -> dict[str, str]:
 
 
 def loops_below(directory: str) -> dict[str, str]:
-    """Bound loop devices whose files are below the directory, and these, as they are named here.
+    """Bound loop devices whose files are below the directory, with the files' names in this namespace.
 
-    Where a device was bound in another mount namespace, the kernel tells that one's name of the file, or what
-    is left of it when the namespace has ended; the file's own name is the same, and its inode decides. A
-    file that was deleted is found only where the kernel's name for it is ours.
+    For a device that was bound in another mount namespace, the kernel gives the file's path there, or the
+    rest of it if the namespace is gone. The last part of the path is the same, and the inode decides. A
+    deleted file is found only if the kernel's path for it is below the directory.
     """
     directory = os.path.realpath(directory)
     bound = {device: file.removesuffix(DELETED) for device, file in loops().items()}
     found = {device: file for device, file in bound.items() if file.startswith(f"{directory}/")}
-    # Only those are opened that may be ours: who detaches a device finds it busy meanwhile.
+    # Open only devices that may be ours: while one is open, it cannot be detached.
     others = {device: os.path.basename(file) for device, file in bound.items() if device not in found}
     if not others:
         return found
@@ -188,13 +190,13 @@ def loops_below(directory: str) -> dict[str, str]:
 
 
 def _list_inodes(directory: str, names: set[str]) -> dict[tuple[int, int] | None, str]:
-    """Of files with such names below the directory, without what is mounted there from elsewhere."""
+    """Device and inode of files with these names below the directory; foreign mounts are skipped."""
     found: dict[tuple[int, int] | None, str] = {}
     foreign = _find_foreign_mounts(directory)
     for place, inner, files in os.walk(directory):
         inner[:] = [name for name in inner if f"{place}/{name}" not in foreign]
         for path in (f"{place}/{name}" for name in names.intersection(files)):
-            with suppress(OSError):  # it went while we looked
+            with suppress(OSError):  # removed meanwhile
                 if path not in foreign and stat.S_ISREG((there := os.lstat(path)).st_mode):
                     found[there.st_dev, there.st_ino] = path
     return found
@@ -207,7 +209,7 @@ def _find_foreign_mounts(directory: str) -> set[str]:
 
 
 def _is_self_bind(entry: MountEntry, parent: MountEntry | None) -> bool:
-    """A directory on its own place, as a node's is: nothing else is below it than without it."""
+    """Whether the mount is a directory bound to itself, as a node's root is: it shows the same files."""
     if parent is None or entry.device != parent.device:
         return False
     here = os.path.relpath(entry.target, parent.target)
@@ -215,7 +217,7 @@ def _is_self_bind(entry: MountEntry, parent: MountEntry | None) -> bool:
 
 
 def backing_file(device: str) -> str:
-    """The file behind a loop device, or nothing if it is another device or not bound."""
+    """The file behind a loop device; "" for other devices and if nothing is bound."""
     return _read_backing_file(os.path.basename(os.path.realpath(device)))
 
 
@@ -225,7 +227,7 @@ def _read_backing_file(name: str) -> str:
     except OSError:
         return ""
     try:
-        return os.fsdecode(os.read(descriptor, _PAGE)).removesuffix("\n")  # sysfs gives a page at once
+        return os.fsdecode(os.read(descriptor, _PAGE)).removesuffix("\n")  # at most a page, in one read
     except OSError:
         return ""
     finally:
@@ -233,12 +235,12 @@ def _read_backing_file(name: str) -> str:
 
 
 def serial(device: str) -> str:
-    """What a disk says of itself, or nothing: an NVMe disk its serial, a loop device the name of its file."""
+    """The serial of an NVMe disk, the file name of a loop device without its suffix, else ""."""
     name = os.path.basename(os.path.realpath(device))
     if file := _read_backing_file(name):
         return os.path.basename(file.removesuffix(DELETED)).removesuffix(".img")
-    with suppress(OSError), open(f"/sys/block/{name}/device/serial") as told:
-        return told.read().strip()
+    with suppress(OSError), open(f"/sys/block/{name}/device/serial") as source:
+        return source.read().strip()
     return ""
 
 

@@ -1,7 +1,8 @@
-"""Walks through a volume that no symlink inside it can divert.
+"""Open and change files in a volume without following symbolic links out of it.
 
-A pod owns the content of its volume and may swap a directory for a link to `/` at any moment. So nothing
-here opens a path below a volume by name twice: every step goes from a descriptor to the next, without links.
+A pod owns the content of its volume and may replace a directory by a link to `/` at any moment. So nothing
+here opens a path below a volume by name twice: every step goes from one descriptor to the next, without
+links.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PathEscapesVolume(OSError):
 
 
 class FilesystemStats(Struct, frozen=True):
-    """What NodeGetVolumeStats tells."""
+    """Sizes for NodeGetVolumeStats."""
 
     capacity: int
     available: int
@@ -51,7 +52,7 @@ def stats(path: str | int) -> FilesystemStats:
 
 
 def split_subpath(subpath: str) -> list[str]:
-    """The steps of a relative path; raises Escapes if it is absolute or climbs."""
+    """The parts of a relative path. Raises PathEscapesVolume if it is absolute or contains ".."."""
     steps = [part for part in subpath.split("/") if part not in ("", ".")]
     if subpath.startswith("/") or ".." in steps:
         raise PathEscapesVolume(f"{subpath!r} must be relative and must not contain '..'")
@@ -59,9 +60,9 @@ def split_subpath(subpath: str) -> list[str]:
 
 
 def make_directory(root: str, subpath: str) -> None:
-    """Create what is missing of `subpath` below `root`, with the root's mode, never through a link."""
+    """Create missing directories of `subpath` below `root`, with the root's mode, never through a link."""
     if os.path.exists(os.path.join(root, *split_subpath(subpath))):
-        return  # perhaps through links of the volume's owner: `open_below` judges those
+        return  # perhaps through links inside the volume: `open_below` checks them
     mode = stat.S_IMODE(os.stat(root).st_mode)
     for parent, name in _walk(root, subpath):
         try:
@@ -69,11 +70,11 @@ def make_directory(root: str, subpath: str) -> None:
         except FileExistsError:
             continue
         with _open_entry(parent, name) as made:
-            os.chmod(f"/proc/self/fd/{made}", mode)  # the umask took some of it
+            os.chmod(f"/proc/self/fd/{made}", mode)  # mkdir applies our umask
 
 
 def _walk(root: str, subpath: str) -> Iterator[tuple[int, str]]:
-    """(descriptor of the parent, name) for each step; the consumer makes sure that it exists."""
+    """(descriptor of the parent, name) for each step; the consumer creates it if it is missing."""
     current = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in split_subpath(subpath):
@@ -98,7 +99,7 @@ def _open_entry(parent: int, name: str) -> Iterator[int]:
 
 @contextmanager
 def open_below(root: str, subpath: str) -> Iterator[int]:
-    """An O_PATH descriptor of what `subpath` names below `root`; links are resolved once, inside the root."""
+    """An O_PATH descriptor of `subpath` below `root`; links are resolved once, and only inside the root."""
     root = os.path.realpath(root)
     resolved = os.path.realpath(os.path.join(root, *split_subpath(subpath)))
     if resolved != root and not resolved.startswith(root.rstrip("/") + "/"):
@@ -118,7 +119,7 @@ def open_below(root: str, subpath: str) -> Iterator[int]:
 def open_directory(root: str, subpath: str, *, make: bool = False) -> Iterator[int]:
     """A descriptor of the directory `subpath` below `root`; with `make`, missing ones are created.
 
-    No step may be a link, not even one that stays inside the root: raises Escapes.
+    No part may be a link, not even one that stays inside the root: raises PathEscapesVolume.
     """
     current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -145,7 +146,7 @@ def _open_child_directory(parent: int, name: str, subpath: str) -> int:
 
 
 def bind_below(root: str, subpath: str, target: str, *, readonly: bool = False) -> None:
-    """Bind-mount what `subpath` names below `root`; `target` is made, or kept if it shows the same file."""
+    """Bind-mount `subpath` of `root`. `target` is created, or kept if the same file is mounted there."""
     with open_below(root, subpath) as source:
         kind = os.fstat(source)
         if mounts.is_mount(target):
@@ -173,9 +174,9 @@ def apply_fs_group(
     only_if_root_differs: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """fsGroup: all below `root` belongs to `gid` and is usable by it. Returns how many files were touched.
+    """Apply fsGroup: give everything below `root` to `gid`, with access for it. Return the number of files.
 
-    Children first and the root last, so that a root that is right proves a finished walk.
+    Children come first and the root last, so that a correct root shows that an earlier run was complete.
     """
     if only_if_root_differs and _has_fs_group(root, gid, readonly):
         return 0
@@ -203,7 +204,7 @@ def _apply_group(name: str, directory: int, gid: int, readonly: bool) -> None:
     try:
         descriptor = os.open(name, _WALK, dir_fd=directory)
     except FileNotFoundError:
-        return  # gone meanwhile
+        return  # removed meanwhile
     try:
         info = os.fstat(descriptor)
         os.chown(name, -1, gid, dir_fd=directory, follow_symlinks=False)

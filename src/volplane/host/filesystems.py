@@ -1,10 +1,10 @@
-"""What is on a device, and putting a file system there.
+"""Detect file systems on devices, make, check and grow them.
 
-A device counts as blank only when that is proven: a mistake here formats somebody's data. The proof is either
-that the file behind a loop device has no data at all, or zeros in every place where a signature is known to
-live, backup copies included. What cannot be read is an error, what cannot be named is `unknown`; neither is
-ever blank. What a mkfs has left that did not come to its end counts for nothing, and is known by its mark;
-what did come to its end counts, mark or not.
+A device counts as blank only if that is proven, because a mistake would format user data. The proof is
+either that the file behind a loop device has no data at all, or zeros at every known position of a
+signature, backup copies included. A device that cannot be read is an error, and unrecognised content is
+`unknown`; neither counts as blank. What an interrupted mkfs has left is recognised by its marker and counts
+as blank; a complete file system counts, marker or not.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from volplane.base import failpoint, trace
 from volplane.host import devices, mkfs_marker, processes, syscalls
 
 MIB = 1 << 20
-UNKNOWN = "unknown"  # there is data, but nobody knows what it is
+UNKNOWN = "unknown"  # there is data that is not recognised
 
 _CHUNK = 128 << 10
 _ZEROS = bytes(_CHUNK)
-_EDGE = MIB  # nearly all signatures live in the first or the last MiB
+_EDGE = MIB  # nearly all signatures are in the first or the last MiB
 # Beyond the edges: VMFS at 1 and 2 MiB, the second LUKS2 header up to 4 MiB, copies of the superblock of ext
 # (block group 1 with blocks of 1, 2 and 4 KiB) and of btrfs (64 MiB, 256 GiB).
 _SIGNATURE_OFFSETS = (MIB, 2 * MIB, 4 * MIB, 8 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 << 30)
 
 _EXT_JOURNAL = 0x4
-_EXT4_FEATURES = ~0x17  # what ext3 knows: compression, filetype, recover, meta_bg; anything beyond is ext4
+_EXT4_FEATURES = ~0x17  # ext3 knows compression, filetype, recover, meta_bg; any other feature means ext4
 _EXT_CLEAN, _EXT_ERRORS = 1, 2
 
 
@@ -42,15 +42,15 @@ class Filesystem(Struct, frozen=True):
 
 
 class UnreadableDevice(OSError):
-    """The device could not be read, so nothing is known about it."""
+    """The device cannot be read, so its content is not known."""
 
 
 class FilesystemNeedsRepair(Exception):
-    """A file system that must be repaired by a person."""
+    """A file system that fsck cannot repair without an operator."""
 
 
 def probe(device: str) -> Filesystem | None:
-    """The file system on `device`; None only if it is proven blank, or is one that was never finished."""
+    """The file system on `device`; None only if it is proven blank, or has an unfinished file system."""
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -74,14 +74,14 @@ def is_all_hole(device: str, descriptor: int) -> bool:
     file = devices.backing_file(device)
     if not file:
         return False
-    syscalls.write_back(descriptor)  # or data could sit in the device's pages only
+    syscalls.write_back(descriptor)  # data may be in the device's page cache only
     try:
         backing = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False  # deleted: reading the device itself still tells
+        return False  # deleted: the device itself is read instead
     try:
         if os.fstat(backing).st_size < os.lseek(descriptor, 0, os.SEEK_END):
-            return False  # cut off behind the device's back: what is missing was not blank, it is lost
+            return False  # truncated while bound: the missing part was not blank, it is lost
         os.lseek(backing, 0, os.SEEK_DATA)
     except OSError as error:
         return error.errno == errno.ENXIO
@@ -91,7 +91,7 @@ def is_all_hole(device: str, descriptor: int) -> bool:
 
 
 def identify(head: bytes) -> Filesystem | None:
-    """The file systems we make, by their superblocks. None if it is none or seems to be several of them."""
+    """The file system by its superblock, of those we make; None if there is none or more than one."""
     found = [fs for fs in (_ext(head), _xfs(head), _btrfs(head)) if fs]
     return found[0] if len(found) == 1 else None
 
@@ -110,7 +110,7 @@ def _ext(head: bytes) -> Filesystem | None:
 
 
 def _xfs(head: bytes) -> Filesystem | None:
-    if head[:4] != b"XFSB" or head[126]:  # mkfs says there that it is not done yet
+    if head[:4] != b"XFSB" or head[126]:  # mkfs sets this byte until it is done
         return None
     return Filesystem("xfs", _uuid(head[32:48]), _text(head[108:120]))
 
@@ -157,7 +157,7 @@ def _text(raw: bytes) -> str:
 @trace.trace_calls("host", "mkfs")
 @failpoint.effect("host:mkfs")
 def mkfs(device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
-    """Format. The caller has asked `probe` first; tools are told not to ask again."""
+    """Make a file system. The caller has called `probe` before; the tools do not check again."""
     command = [*_mkfs_command(device, fstype), *_label_arguments(fstype, label), *options, device]
     with mkfs_marker.marker_during_mkfs(device, _is_blank):
         processes.run(command, timeout=600)
@@ -166,7 +166,7 @@ def mkfs(device: str, fstype: str, *, label: str = "", options: Sequence[str] = 
 def _mkfs_command(device: str, fstype: str) -> list[str]:
     match fstype:
         case "ext2" | "ext3" | "ext4":
-            # No reserved blocks: the volume belongs to its user. Discarding is for whoever made the disk.
+            # No reserved blocks: the volume belongs to its user. The disk service has discarded the blocks.
             return [f"mkfs.{fstype}", "-F", "-q", "-m", "0", "-E", f"nodiscard{_prezeroed_option(device)}"]
         case "xfs":
             return ["mkfs.xfs", "-f", "-q", "-K"]
@@ -176,8 +176,9 @@ def _mkfs_command(device: str, fstype: str) -> list[str]:
 
 
 def _prezeroed_option(device: str) -> str:
-    # Without it mkfs writes zeros over the whole journal, and the kernel later over all inode tables. Leaving
-    # that out is safe only if every block is known to be zero, and a few probed places do not prove that.
+    # Without the option mkfs writes zeros to the whole journal, and the kernel later to all inode tables.
+    # Skipping that is safe only if every block is known to be zero; a few probed positions do not prove
+    # that.
     descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return ",assume_storage_prezeroed=1" if is_all_hole(device, descriptor) else ""
@@ -192,7 +193,7 @@ def _label_arguments(fstype: str, label: str) -> list[str]:
 @trace.trace_calls("host", "fsck")
 @failpoint.effect("host:fsck")
 def fsck(device: str, fstype: str) -> None:
-    """Repair what can be repaired without asking. Raises WrongState if a person must look."""
+    """Repair what can be repaired automatically. Raises FilesystemNeedsRepair otherwise."""
     if not fstype.startswith("ext") or _ext_is_clean(device):
         return  # xfs and btrfs repair themselves when mounted
     completed = processes.run([f"fsck.{fstype}", "-a", device], timeout=3600, check=False)
@@ -203,7 +204,7 @@ def fsck(device: str, fstype: str) -> None:
 
 
 def _ext_is_clean(device: str) -> bool:
-    """The superblock alone tells whether fsck would do anything: the journal is replayed by the mount."""
+    """Whether fsck would do nothing, by the superblock: the journal is replayed by the mount."""
     with open(device, "rb", buffering=0) as file:
         file.seek(1024)
         block = file.read(1024)
@@ -215,7 +216,7 @@ def _ext_is_clean(device: str) -> bool:
 
 
 def read_filesystem_size(device: str, fstype: str) -> int:
-    """Bytes that the file system on the device claims, by its superblock; 0 if it is none of ours."""
+    """Size in bytes of the file system on the device, by its superblock; 0 for types we do not make."""
     with open(device, "rb", buffering=0) as file:
         head = os.pread(file.fileno(), 68 << 10, 0)
     if fstype.startswith("ext"):
@@ -231,18 +232,19 @@ def read_filesystem_size(device: str, fstype: str) -> int:
 
 
 def fills_device(device: str, fstype: str) -> bool:
-    """Whether there is nothing left to grow into; what is less than a block group is not worth a try."""
+    """Whether the file system cannot grow any more; less than a block group does not count."""
     claimed = read_filesystem_size(device, fstype)
     return not claimed or devices.size_of(device) - claimed < MIB
 
 
 @failpoint.effect("host:grow")
 def grow(device: str, path: str, fstype: str) -> None:
-    """Let the file system mounted at `path` fill its device; ext also unmounted, with an empty `path`."""
+    """Grow the file system mounted at `path` to the size of its device; ext also unmounted, with path ""."""
     match fstype:
         case "ext2" | "ext3" | "ext4":
             if not path:
-                processes.run(["e2fsck", "-f", "-p", device], timeout=3600, check=False)  # resize2fs insists
+                # resize2fs requires a check of an unmounted file system.
+                processes.run(["e2fsck", "-f", "-p", device], timeout=3600, check=False)
             processes.run(["resize2fs", device], timeout=600)
         case "xfs":
             processes.run(["xfs_growfs", path], timeout=600)

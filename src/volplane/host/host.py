@@ -1,7 +1,7 @@
-"""The one door to the operating system: every blocking call runs behind it, on its own threads.
+"""All blocking calls to the operating system, run on threads of their own.
 
-A hung file system blocks one of these threads and nothing else. A caller that is cancelled stops waiting, but
-a mount or a mkfs under way is left to finish: half of one is worse than all of one.
+A hung file system blocks one of these threads and nothing else. A cancelled caller stops waiting, but a
+mount or mkfs in progress is finished, because half of one would be worse.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
 from volplane.base import failpoint, trace
@@ -36,11 +37,11 @@ class Host:
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run any blocking function on the host's threads."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+        loop, context = asyncio.get_running_loop(), copy_context()  # with the caller's trace
+        return await loop.run_in_executor(self._threads, lambda: context.run(function, *args, **kwargs))
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for calls in progress."""
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
     # Mounts
@@ -60,11 +61,11 @@ class Host:
         await self.call(mounts.remount_readonly, target)
 
     async def make_shared(self, path: str) -> None:
-        """Make `path` a shared mount: mounts made in it by containers are seen here, and the reverse."""
+        """Make `path` a shared mount: mounts propagate between the machine and containers."""
         await self.call(mounts.make_shared, path)
 
     async def unmount(self, path: str, *, force: bool = False, detach: bool = False) -> bool:
-        """Take the topmost mount off; False if nothing was mounted there."""
+        """Unmount the topmost mount; False if nothing was mounted there."""
         return await self.call(mounts.unmount, path, force=force, detach=detach)
 
     async def mounts(self) -> MountTable:
@@ -74,7 +75,7 @@ class Host:
         return await self.call(mounts.is_mount, path)
 
     async def selinux(self) -> SELinuxPolicy | None:
-        """None on a machine without SELinux; it does not change while we run."""
+        """The SELinux policy, None without SELinux. Read once: it does not change while we run."""
         if self._selinux is _NOT_READ:
             self._selinux = await self.call(selinux.policy)
         return self._selinux
@@ -82,11 +83,11 @@ class Host:
     # Devices
 
     async def loop_attach(self, file: str, *, readonly: bool = False, direct: bool = False) -> str:
-        """`/dev/loopN` for this file; the same one if it is attached already."""
+        """Bind the file to a loop device and return it; a bound file keeps its device."""
         return await self.call(devices.loop_attach, file, readonly=readonly, direct=direct)
 
     async def loop_detach(self, device: str, file: str = "") -> bool:
-        """False if it was not bound, or not to `file`; DeviceBusy while anybody uses it."""
+        """Unbind; False if it was not bound, or not to `file`. Raises DeviceBusy while it is in use."""
         return await self.call(devices.loop_detach, device, file)
 
     async def loop_resize(self, device: str) -> None:
@@ -96,7 +97,7 @@ class Host:
         return await self.call(devices.loops)
 
     async def loops_below(self, directory: str) -> dict[str, str]:
-        """Whose files are there, in whatever mount namespace they were bound."""
+        """Bound loop devices whose files are below the directory, whatever namespace they were bound in."""
         return await self.call(devices.loops_below, directory)
 
     async def backing_file(self, device: str) -> str:
@@ -108,7 +109,7 @@ class Host:
     # File systems
 
     async def probe(self, device: str) -> Filesystem | None:
-        """What is on the device; None only if it is proven blank or never became whole."""
+        """The file system on the device; None only if it is proven blank, or unfinished."""
         return await self.call(filesystems.probe, device)
 
     async def mkfs(self, device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
@@ -129,17 +130,17 @@ class Host:
         await self.call(atomic_write, path, data, mode, durable=durable)
 
     async def make_below(self, root: str, subpath: str) -> None:
-        """Create a subPath directory that is missing, never through a link."""
+        """Create a missing subPath directory, never through a link."""
         await self.call(files.make_directory, root, subpath)
 
     async def bind_below(self, root: str, subpath: str, target: str, *, readonly: bool = False) -> None:
-        """Bind a subPath of a volume, safe against links swapped in meanwhile."""
+        """Bind-mount a subPath of a volume, safe against symbolic links that appear meanwhile."""
         await self.call(files.bind_below, root, subpath, target, readonly=readonly)
 
     async def apply_fs_group(
         self, root: str, gid: int, *, readonly: bool = False, only_if_root_differs: bool = False
     ) -> int:
-        """fsGroup's change of ownership; the number of files touched."""
+        """Change ownership for fsGroup; return the number of files changed."""
         return await self.call(
             files.apply_fs_group, root, gid, readonly=readonly, only_if_root_differs=only_if_root_differs
         )
@@ -155,7 +156,10 @@ class Host:
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> CompletedCommand:
-        """Run to the end; a cancelled caller kills it. Raises CommandFailed (with `check`), TimeoutError."""
+        """Run a command to its end; kill it if the caller is cancelled.
+
+        Raises HostCommandFailed (with `check`), TimeoutError.
+        """
         running = RunningCommand(argv, env)
         try:
             completed = await self.call(running.finish, timeout, input)

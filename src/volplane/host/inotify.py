@@ -1,7 +1,7 @@
-"""Being told by the kernel that a directory or a file has changed, instead of looking again and again.
+"""Changes of files and directories, by inotify(7).
 
-A thin layer over inotify(7): watches are added by path, events come in batches. The subtle thing is overflow:
-the kernel may drop events, and says so by one without a watch; the consumer must then look for itself.
+Watches are added by path, events are read in batches. The kernel may drop events and then sends an overflow
+event without a watch; the caller must scan again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A mark on a device while a file system is being made there.
+"""A marker on a device while a file system is being made there.
 
-A mkfs that is killed half-way leaves pieces which nobody can tell from somebody's data, and a disk that is
-never formatted over would be lost to its owner. So a mark is written first, where no mkfs writes, and taken
-off before anybody can mount: pieces of which no tool can make a file system are nobody's data where the mark
-is. Every mkfs writes its superblock last, so a file system that is found counts, whatever the mark says.
+An interrupted mkfs leaves data that looks like user data, and such a disk would never be formatted
+again. So a marker is written first, where no mkfs writes, and removed before the file system can be mounted.
+Where the marker is, data that is not a file system may be overwritten. Every mkfs writes its superblock
+last, so a file system that is recognised counts, with or without the marker.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LENGTH = 4096
-MIN_DEVICE_SIZE = 1 << 20  # bytes of a device that is worth it
+MIN_DEVICE_SIZE = 1 << 20  # bytes; smaller devices get no marker
 
 
 def marker_offset(size: int) -> int:
-    """Behind the tables that ext has at the start of its groups and xfs of its parts, far from every copy of
-    a superblock, and beyond the first chunks of btrfs.
+    """A position that no mkfs writes to.
+
+    It is behind the tables at the start of ext block groups and xfs allocation groups, far from all copies of
+    superblocks, and beyond the first chunks of btrfs.
     """
     return (size * 13 // 16 + min(48 << 20, size // 64)) // LENGTH * LENGTH
 
@@ -31,14 +33,14 @@ def has_marker(descriptor: int, size: int) -> bool:
 
 @contextmanager
 def marker_during_mkfs(device: str, is_blank: Callable[[int, int], bool]) -> Iterator[None]:
-    """Around mkfs. If it dies half-way the mark stays, and the next one begins anew."""
-    with _open_synchronous(device, os.O_EXCL) as (descriptor, size):  # never on what somebody has mounted
+    """Hold the marker during mkfs. If mkfs is interrupted the marker stays, and the next mkfs starts over."""
+    with _open_synchronous(device, os.O_EXCL) as (descriptor, size):  # fails on a mounted device
         if size >= MIN_DEVICE_SIZE:
             os.pwrite(descriptor, _marker_bytes(size), marker_offset(size))
     try:
         yield
     except Exception:
-        if _is_untouched(device, is_blank):  # somebody may put it to another use
+        if _is_untouched(device, is_blank):  # leave nothing on a device that may be used otherwise
             _remove_marker(device)
         raise
     _remove_marker(device)
@@ -50,7 +52,7 @@ def _is_untouched(device: str, is_blank: Callable[[int, int], bool]) -> bool:
 
 
 def _remove_marker(device: str) -> None:
-    """Unless mkfs has written there: then it is a piece of the file system."""
+    """Remove the marker, unless mkfs has written there: then it belongs to the file system."""
     with _open_synchronous(device) as (descriptor, size):
         if has_marker(descriptor, size):
             os.pwrite(descriptor, bytes(LENGTH), marker_offset(size))
@@ -63,9 +65,7 @@ def _marker_bytes(size: int) -> bytes:
 
 @contextmanager
 def _open_synchronous(device: str, flags: int = 0) -> Iterator[tuple[int, int]]:
-    """What is written is on the disk at once: neither may mkfs overtake its mark, nor a user's data the end
-    of it.
-    """
+    """Open with O_DSYNC: the marker must be on disk before mkfs starts, and gone before user data comes."""
     descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC | os.O_DSYNC | flags)
     try:
         yield descriptor, os.lseek(descriptor, 0, os.SEEK_END)

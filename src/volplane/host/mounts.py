@@ -1,8 +1,8 @@
 """Mounting, unmounting, and the mount table.
 
-A read-only bind is never writable, not even for a moment: the copy of the mount gets the flag before it is
-put into the tree. Ordinary file systems are mounted by the kernel directly; those that need a helper program
-(NFS, FUSE …) go through mount(8), which only `host.processes` may start.
+A read-only bind mount is never writable, not even for a moment: the copied mount gets the flag before it is
+attached. Ordinary file systems are mounted by system calls; those that need a helper program (NFS, FUSE …) go
+through mount(8), which only `host.processes` may start.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CLEAR = {
     "loud": sys.MS_SILENT,
     "defaults": 0,
 }
-# Meant for fstab and the tools that read it; the kernel would refuse them.
+# Options for fstab and its tools; the kernel would refuse them.
 _USERSPACE_OPTIONS = frozenset(
     {"auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail"}
 )
@@ -65,7 +65,7 @@ class MountEntry(Struct, frozen=True):
     root: str  # which directory of the file system is mounted
     target: str
     options: tuple[str, ...]
-    peers: str  # "shared:12", "master:3", both, or nothing
+    peers: str  # propagation: "shared:12", "master:3", both, or ""
     fstype: str
     source: str
     super_options: tuple[str, ...]
@@ -80,10 +80,10 @@ class MountEntry(Struct, frozen=True):
 
 
 class MountTable:
-    """What is mounted in this namespace, oldest first; a later mount on a path hides the earlier one.
+    """The mounts of this namespace, oldest first; a later mount on a path hides the earlier one.
 
-    A node with many pods has hundreds of lines, and each question is about one or two of them: only those
-    are taken apart.
+    A node with many pods has hundreds of lines and each query is about one or two of them, so only lines
+    that may match are parsed.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class MountTable:
         return iter(self.entries)
 
     def filter_lines(self, text: str, or_text: str = "\n") -> list[MountEntry]:
-        """Those whose line has this text in it, wherever: a sieve before the exact question."""
+        """Entries whose line contains the text anywhere: a cheap filter before an exact comparison."""
         return [_parse_entry(line) for line in self._lines if text in line or or_text in line]
 
     def at(self, path: str) -> MountEntry | None:
@@ -110,14 +110,14 @@ class MountTable:
         return found[-1] if found else None
 
     def under(self, path: str) -> list[MountEntry]:
-        """Mounts at `path` and below it, innermost first: the order in which they can be unmounted."""
+        """Mounts at and below `path`, innermost first: the order in which they can be unmounted."""
         path = os.path.abspath(path)
         below = path.rstrip("/") + "/"
         entries = self.filter_lines(f" {_escape_path(path)}")
         return [e for e in entries if e.target == path or e.target.startswith(below)][::-1]
 
     def is_on_itself(self, path: str) -> bool:
-        """Whether the directory is mounted onto its own place, which makes it a mount and changes nothing."""
+        """Whether the directory is bind-mounted to itself, which only makes it a mount."""
         top = self.at(path)
         around = next((e for e in self if top is not None and e.id == top.parent), None)
         if top is None or around is None or top.device != around.device:
@@ -133,17 +133,17 @@ class MountTable:
         return [e for e in self.filter_lines(f" {device} ") if e.device == device]
 
     def siblings(self, path: str) -> list[str]:
-        """Where else the directory mounted at `path`, or one inside it, is mounted."""
-        mine = self.at(path)
-        if mine is None:
+        """Other mount points of the directory mounted at `path`, or of one inside it."""
+        own = self.at(path)
+        if own is None:
             return []
-        inside = mine.root.rstrip("/") + "/"
+        inside = own.root.rstrip("/") + "/"
         return [
             e.target
-            for e in self.filter_lines(f" {mine.device} ")
-            if e.device == mine.device
-            and e.target != mine.target
-            and (e.root == mine.root or e.root.startswith(inside))
+            for e in self.filter_lines(f" {own.device} ")
+            if e.device == own.device
+            and e.target != own.target
+            and (e.root == own.root or e.root.startswith(inside))
         ]
 
 
@@ -153,7 +153,7 @@ def read_table() -> MountTable:
 
 
 def split_options(options: Sequence[str]) -> tuple[int, str]:
-    """Mount options as the kernel takes them: flags, and what is left for the file system."""
+    """Split mount options into flags and the data string for the file system."""
     flags, rest = 0, []
     for option in (o for group in options for o in _split(group) if o):
         if option in _SET:
@@ -166,7 +166,7 @@ def split_options(options: Sequence[str]) -> tuple[int, str]:
 
 
 def helper_for(fstype: str) -> str | None:
-    """The program that mounts this type, where the kernel alone cannot."""
+    """The helper program that mounts this type, if there is one."""
     paths = (f"{directory}/mount.{fstype}" for directory in ("/sbin", "/usr/sbin"))
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
@@ -184,7 +184,7 @@ def mount(source: str, target: str, fstype: str, options: Sequence[str]) -> None
 @trace.trace_calls("host", "bind")
 @failpoint.effect("host:bind")
 def bind(source: str, target: str, *, readonly: bool, recursive: bool, directory: int = sys.AT_FDCWD) -> None:
-    """Bind-mount `source`; if it is empty, what the descriptor `directory` is open for."""
+    """Bind-mount `source`; if it is "", the file or directory that the descriptor `directory` is open on."""
     try:
         with clone(source, recursive=recursive, directory=directory) as tree:
             if readonly:
@@ -203,11 +203,11 @@ def clone(source: str, *, recursive: bool, directory: int = sys.AT_FDCWD) -> Ite
     try:
         yield tree
     finally:
-        os.close(tree)  # unmounts the copy if it was not put anywhere
+        os.close(tree)  # unmounts the copy if it was not attached
 
 
 def set_readonly(tree: int) -> None:
-    # Only this mount, as Kubernetes means readOnly; mounts below keep what they are.
+    # Only this mount, like readOnly in Kubernetes; mounts below keep their flags.
     sys.mount_setattr(tree, "", flags=sys.AT_EMPTY_PATH, add=sys.MOUNT_ATTR_RDONLY)
 
 
@@ -218,7 +218,7 @@ def remount_readonly(target: str) -> None:
 
 @failpoint.effect("host:share")
 def make_shared(path: str) -> None:
-    """Make `path` a mount of its own whose later mounts appear in all copies of it, and theirs here."""
+    """Make `path` a shared mount: mounts made in it later propagate to its copies, and theirs to it."""
     if not is_mount(path):
         bind(path, path, readonly=False, recursive=True)
     sys.mount("", path, flags=sys.MS_SHARED | sys.MS_REC)
@@ -227,7 +227,7 @@ def make_shared(path: str) -> None:
 @trace.trace_calls("host", "unmount")
 @failpoint.effect("host:unmount")
 def unmount(path: str, *, force: bool = False, detach: bool = False) -> bool:
-    """Take the topmost mount off `path`; False if nothing is mounted there."""
+    """Unmount the topmost mount at `path`; False if nothing is mounted there."""
     flags = sys.UMOUNT_NOFOLLOW | (sys.MNT_FORCE if force else 0) | (sys.MNT_DETACH if detach else 0)
     try:
         sys.umount(path, flags)
@@ -246,7 +246,7 @@ def is_mount(path: str) -> bool:
 
 
 def _split(group: str) -> Iterator[str]:
-    """Commas separate, except inside quotes: `context="system_u:object_r:x:s0:c1,c2"` is one option."""
+    """Split at commas outside of quotes: `context="system_u:object_r:x:s0:c1,c2"` is one option."""
     start, quoted = 0, False
     for position, letter in enumerate(group):
         quoted ^= letter == '"'
@@ -275,7 +275,7 @@ def _parse_entry(line: str) -> MountEntry:
 
 
 def _escape_path(path: str) -> str:
-    """A path as the kernel writes it here."""
+    """A path as it is written in mountinfo."""
     for letter in "\\ \t\n":
         path = path.replace(letter, f"\\{ord(letter):03o}")
     return path

@@ -1,7 +1,7 @@
-"""The kernel's own way to be told about interfaces, addresses and routes: rtnetlink, as far as pods need it.
+"""A small rtnetlink client: interfaces, addresses and routes, as far as pod networks need them.
 
-A socket belongs for ever to the network namespace in which it was made, whoever uses it from where. Requests
-that go out together are worked off in their order, and the first that fails raises.
+A netlink socket always works on the network namespace in which it was created. Requests that are sent
+together are carried out in order, and the first that fails raises.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NetlinkRequest(Struct, frozen=True):
 
 class Route(Struct, frozen=True):
     to: IPv4Network
-    interface: int  # the interface's number
+    interface: int  # its index
 
 
 class Link(Struct, frozen=True):
@@ -61,7 +61,7 @@ class Netlink:
         self._socket.close()
 
     def execute(self, *requests: NetlinkRequest) -> None:
-        """Raises OSError with the kernel's reason for the first one that failed; the others are done."""
+        """Carry out all requests. Raises OSError with the kernel's reason for the first one that failed."""
         sent = [
             _message(r.kind, r.flags | _REQUEST | _ACKNOWLEDGE, r.body, n) for n, r in enumerate(requests)
         ]
@@ -76,7 +76,7 @@ class Netlink:
         return [_link(body) for body in self._dump(GET_LINK, _header(0))]
 
     def routes(self) -> list[Route]:
-        """Of all tables, IPv4; the default route is to everywhere and so to nowhere in particular."""
+        """IPv4 routes of all tables, without default routes."""
         head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
         return [route for body in self._dump(GET_ROUTE, head) if (route := _route(body)).to.prefixlen]
 
@@ -99,7 +99,7 @@ class Netlink:
             data = data[_pad(length) :]
 
 
-# --- what can be asked for
+# --- requests
 
 
 def new_bridge(name: str, *, mac: bytes, group: int) -> NetlinkRequest:
@@ -110,7 +110,7 @@ def new_bridge(name: str, *, mac: bytes, group: int) -> NetlinkRequest:
 def new_veth_pair(
     name: str, *, bridge: int, group: int, inside: str, mac: bytes, namespace: int
 ) -> NetlinkRequest:
-    """Two ends of a cable: `name` in the bridge and up, `inside` as number 2 over there, and not up."""
+    """A veth pair: `name` in the bridge and up; `inside` in the namespace, with index 2, and down."""
     peer = _header(2) + _text(_NAME, inside) + _attribute(_MAC, mac) + _number(_NAMESPACE, namespace)
     info = _attribute(_KIND, b"veth") + _nest(_DATA, _nest(_PEER, peer))
     body = _header(0, up=True) + _text(_NAME, name) + _number(_MASTER, bridge)
@@ -118,7 +118,7 @@ def new_veth_pair(
 
 
 def set_alias(name: str, text: str) -> NetlinkRequest:
-    """For people who look at it. At its creation the kernel would not listen to this."""
+    """Set the alias that `ip link` shows. The kernel ignores it in the request that creates a link."""
     return NetlinkRequest(NEW_LINK, 0, _header(0) + _text(_NAME, name) + _text(_ALIAS, text[:_LONGEST_ALIAS]))
 
 
@@ -141,7 +141,7 @@ def delete_group(group: int) -> NetlinkRequest:
     return NetlinkRequest(DELETE_LINK, 0, _header(0) + _number(_GROUP, group))
 
 
-# --- how it is spelt
+# --- encoding
 
 
 def _create(body: bytes) -> NetlinkRequest:

@@ -1,9 +1,9 @@
-"""Networks of pods on this machine: a namespace with one cable to a bridge that leads nowhere else.
+"""Networks of pods on this machine: network namespaces with a veth pair to a bridge without uplink.
 
-A namespace here is nothing but a descriptor: it lives as long as somebody holds it, its processes included,
-and its cable goes with it. So there is nothing that a crash could leave but the bridge, whose name its owner
-knows. What has to be done inside a namespace is done on a thread that ends with it: the threads of the
-executor never leave the machine's own, and so neither do the programs that they start.
+A namespace is held by a descriptor and by its processes; when all are gone, the kernel removes it with its
+veth pair. So a crash can leave only the bridge, whose name its owner knows. Work inside a namespace is done
+on a thread that ends afterwards: threads of the executor never change their namespace, and neither do
+programs they start.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from volplane.host.netlink import Netlink
 
 T = TypeVar("T")
 
-LOCK = "/run/volplane-network.lock"  # ranges are chosen by one at a time on the whole machine
+LOCK = "/run/volplane-network.lock"  # held while an address range is chosen, on the whole machine
 POD_INTERFACE = "eth0"
-_LOOPBACK, _ETH0 = 1, 2  # numbers of interfaces in a namespace of ours
+_LOOPBACK, _ETH0 = 1, 2  # indexes of the interfaces in a pod's namespace
 
 
 class RangeInUse(Exception):
-    """Somebody else on this machine routes these addresses."""
+    """Another network of this machine uses these addresses."""
 
 
 class Bridge(Struct, frozen=True):
     name: str
     range: IPv4Network
-    owner: str  # whose it is, for people who look at the machine
+    owner: str  # shown as the interface's alias
 
     @property
     def address(self) -> IPv4Interface:
@@ -50,12 +50,12 @@ class Bridge(Struct, frozen=True):
 
 
 def group_of(bridge: str) -> int:
-    """The number by which a bridge and all its cables are removed together."""
+    """The interface group of a bridge and its veth pairs, by which they are removed together."""
     return zlib.crc32(bridge.encode()) & 0x7FFFFFFF | 0x1000
 
 
 def mac_of(address: IPv4Address) -> bytes:
-    """Always the same for an address: whoever remembers its last owner finds the next one."""
+    """Derived from the address, so that ARP caches stay valid when another pod gets the address."""
     return b"\x0a\x58" + address.packed
 
 
@@ -64,7 +64,7 @@ def mac_of(address: IPv4Address) -> bytes:
 
 @contextmanager
 def hold_network_lock() -> Iterator[None]:
-    """Nobody else on this machine makes a bridge meanwhile."""
+    """Keep other processes of this machine from creating a bridge meanwhile."""
     descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         flock(descriptor, LOCK_EX)
@@ -74,7 +74,7 @@ def hold_network_lock() -> Iterator[None]:
 
 
 def list_used_ranges(except_bridge: str = "") -> list[IPv4Network]:
-    """What this machine can already reach in a way of its own, name servers included."""
+    """Ranges that this machine has routes for, and the addresses of its name servers."""
     with Netlink() as machine:
         routes, links = machine.routes(), machine.links()
     own = next((link.index for link in links if link.name == except_bridge), -1)
@@ -99,9 +99,9 @@ def first_free(candidates: Iterable[IPv4Network], used: Iterable[IPv4Network]) -
 
 
 def ensure_bridge(bridge: Bridge) -> int:
-    """The number of its interface; what half of it an earlier life has made is completed.
+    """Create the bridge, or complete one that an earlier process left incomplete. Return its interface index.
 
-    Raises RangeTaken, or OSError where there can be none.
+    Raises RangeInUse, or OSError where bridges are not possible.
     """
     with hold_network_lock():
         if any(bridge.range.overlaps(other) for other in list_used_ranges(bridge.name)):
@@ -113,7 +113,7 @@ def ensure_bridge(bridge: Bridge) -> int:
 
 def _make_bridge(machine: Netlink, bridge: Bridge) -> None:
     mac = mac_of(bridge.address.ip)
-    with suppress(FileExistsError):  # another node of the cluster was faster
+    with suppress(FileExistsError):  # another node of the cluster has created it
         machine.execute(
             netlink.new_bridge(bridge.name, mac=mac, group=bridge.group),
             netlink.set_alias(bridge.name, bridge.owner),
@@ -124,12 +124,12 @@ def _make_bridge(machine: Netlink, bridge: Bridge) -> None:
 
 
 def remove_bridge(name: str) -> None:
-    """With all that is plugged into it."""
+    """Remove the bridge and all veth pairs on it."""
     with Netlink() as machine:
         try:
             machine.execute(netlink.delete_group(group_of(name)))
         except OSError as error:
-            if error.errno not in (errno.ENODEV, errno.EINVAL):  # there is none
+            if error.errno not in (errno.ENODEV, errno.EINVAL):  # there is no such bridge
                 raise
 
 
@@ -138,7 +138,7 @@ def remove_bridge(name: str) -> None:
 
 class JoinedNamespace(Struct, frozen=True):
     namespace: int  # a descriptor
-    listening: socket.socket | OSError | None = None  # or why it does not
+    listening: socket.socket | OSError | None = None  # the error if listening failed
 
 
 def join(
@@ -149,9 +149,9 @@ def join(
     namespace: int = -1,
     listen: tuple[IPv4Address, int] | None = None,
 ) -> JoinedNamespace:
-    """A network namespace with that address on the bridge: a new one, or one that may have it already.
+    """Make a network namespace with the address on the bridge, or complete an existing one.
 
-    In there somebody can listen for it: on an address that its loopback gets if it has not got it.
+    `listen`: listen inside on this address and port; the loopback interface gets the address if needed.
     """
     number = _bridge_index(bridge)
 
@@ -168,14 +168,14 @@ def join(
             os.close(entered)
             raise
 
-    with Netlink() as machine:  # made out here, it stays out here
+    with Netlink() as machine:  # created here, so it works on the machine's namespace
         return _run_in_thread(enter)
 
 
 def _connect_to_bridge(
     machine: Netlink, namespace: int, number: int, bridge: Bridge, address: IPv4Address, about: str
 ) -> None:
-    """From within the namespace."""
+    """Create the veth pair and set the address. The caller is in the namespace."""
     cable = veth_name(namespace)
     pair = netlink.new_veth_pair(
         cable,
@@ -204,38 +204,28 @@ def _listen(host: IPv4Address, port: int) -> socket.socket | OSError:
 
 
 def open_namespace(pid: int) -> int:
-    """That of a process; -1 if it is the machine's own."""
+    """The network namespace of a process; -1 if it is the machine's own."""
     descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    if os.path.sameopenfile(descriptor, _open_own_namespace()):
+    if os.path.samestat(os.fstat(descriptor), os.stat("/proc/self/ns/net")):
         os.close(descriptor)
         return -1
     return descriptor
 
 
-_own_namespace = -1
-
-
-def _open_own_namespace() -> int:
-    global _own_namespace
-    if _own_namespace < 0:
-        _own_namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    return _own_namespace
-
-
 def veth_name(namespace: int) -> str:
-    """Named after the namespace, not its pod: the last one's cable may still be there for a moment."""
+    """Named after the namespace, not the pod: an earlier pair of the pod may still exist for a moment."""
     return f"vp{os.fstat(namespace).st_ino:x}"
 
 
 def _bridge_index(bridge: Bridge) -> int:
     try:
         return socket.if_nametoindex(bridge.name)
-    except OSError:  # somebody has removed it
+    except OSError:  # the bridge was removed
         return ensure_bridge(bridge)
 
 
 def open_socket_in_namespace(namespace: int) -> socket.socket:
-    """A socket that will connect from within the namespace."""
+    """A TCP socket that connects from inside the namespace."""
 
     def open_socket() -> socket.socket:
         made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -254,7 +244,7 @@ def run_in_namespace(namespace: int, work: Callable[[], T]) -> T:
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:
-    """Run on a thread of its own, which takes the namespace that it gets into with it."""
+    """Run on a thread of its own: a change of namespace ends with the thread."""
     results: list[T] = []
     problems: list[BaseException] = []
 

@@ -1,8 +1,9 @@
-"""Where a node keeps its things: the layout that manifests and drivers know, and where it really is.
+"""Paths of a node: as manifests and drivers know them, and as they are on this machine.
 
-Every layout helper gives the *wire* path, below `/var/lib/kubelet`: what is sent to drivers and seen in
-containers. `real()` turns it into the path to open. Several nodes share this machine, so each has its own
-real root, short because socket paths end at 107 bytes; a machine that is one node has the identity.
+All methods return the *wire* path, below `/var/lib/kubelet`: what is sent to drivers and seen in containers.
+`real()` turns it into the path to open. Several nodes share this machine, so each has its own real root,
+which is short because socket paths are limited to 107 bytes. If the machine is the node, both are the same
+(`identity`).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ def escape_plugin_name(plugin: str) -> str:
 
 class NodePaths:
     def __init__(self, root: str, *, identity: bool = False, targets: Sequence[str] = ()) -> None:
-        """`root` is the node's directory; with `identity` it is what the wire calls it, too.
+        """`root` is the node's directory; with `identity` it is the wire path, too.
 
-        `targets` are further directories where somebody other than a kubelet wants volumes.
+        `targets`: further directories for volumes, for callers other than a kubelet.
         """
         self.targets = tuple(os.path.realpath(target) for target in targets)
-        # Through links, as the kernel names what is mounted: a mount that is not found in its table by our
-        # name would be taken for a directory, and its files for ours.
+        # Without links, as in the kernel's mount table: a mount that is not found there by our path would be
+        # taken for a plain directory.
         self.root = os.path.realpath(root)
         self.wire_root = os.path.abspath(root) if identity else KUBELET
         self.is_machine = identity
@@ -42,21 +43,21 @@ class NodePaths:
         self._pairs = pairs
 
     def real(self, path: str) -> str:
-        """The path to open for a wire path; paths that are not the node's own stay as they are."""
+        """The path to open for a wire path; other paths stay as they are."""
         for wire, real in self._pairs:
             if _inside(path, wire):
                 return real + path[len(wire) :]
         return path
 
     def wire(self, path: str) -> str:
-        # The longest real root first: the devices and logs lie inside the node's root.
+        # The longest real root first: the directories of devices and logs are inside the node's root.
         for wire, real in sorted(self._pairs, key=lambda pair: -len(pair[1])):
             if _inside(path, real):
                 return wire + path[len(real) :]
         return path
 
     def find_volume_root(self, path: str) -> str:
-        """The real directory that a path, wire or real, is below by its name; "" where no volume may be."""
+        """The real directory that contains a path, wire or real, by name; "" if no volume may be there."""
         if any(_inside(path, root) for root in (self.wire_root, self.root)):
             return self.root
         return next((target for target in self.targets if _inside(path, target)), "")
@@ -82,7 +83,7 @@ class NodePaths:
 
     @property
     def seccomp(self) -> str:
-        """Where profiles of type Localhost lie."""
+        """The directory of seccomp profiles of type Localhost."""
         return f"{self.wire_root}/seccomp"
 
     @property
@@ -129,7 +130,7 @@ class NodePaths:
         return f"{self.pod(uid)}/etc-hosts"
 
     def container(self, uid: str, name: str) -> str:
-        """Where a container's termination message lives."""
+        """The directory of a container's termination messages."""
         return f"{self.pod(uid)}/containers/{name}"
 
     # CSI, file systems

@@ -1,7 +1,7 @@
-"""Starting other programs: the only place that does.
+"""Start other programs; no other module does.
 
-Programs are started from executor threads with vfork, so that neither the loop nor the size of this process
-counts; nobody waits for one by polling, a pidfd wakes the loop.
+Programs are started from executor threads with vfork, so that the event loop does not block and the size of
+this process does not matter. Their exit is awaited by a pidfd, not by polling.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from volplane.base import descriptors
 
-_PF_EXITING = 0x4  # among the flags of a task
+_PF_EXITING = 0x4  # a flag in /proc/<pid>/stat
 
 
 class CompletedCommand(Struct, frozen=True):
@@ -28,7 +28,7 @@ class CompletedCommand(Struct, frozen=True):
 
     @property
     def output(self) -> str:
-        """Both streams as text: what a person wants to read when it went wrong."""
+        """Both streams as text, for error messages."""
         return (self.stdout + self.stderr).decode(errors="replace").strip()
 
 
@@ -50,7 +50,7 @@ class OutputTooLong(Exception):
 
 
 class RunningCommand:
-    """A command under way, which another thread may end."""
+    """A running command that another thread can kill."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.argv, self.env = tuple(argv), env
@@ -58,7 +58,7 @@ class RunningCommand:
         self._cancelled = False
 
     def finish(self, timeout: float | None, given: bytes = b"") -> CompletedCommand:
-        """Run to the end, blocking. Raises TimeoutError after killing it."""
+        """Run the command to its end, blocking. Raises TimeoutError after killing it."""
         try:
             self._process = process = subprocess.Popen(
                 self.argv,
@@ -71,7 +71,7 @@ class RunningCommand:
         except FileNotFoundError:
             raise HostCommandMissing(self.argv) from None
         descriptors.restore_limit(process.pid)
-        if self._cancelled:  # between the request and the start
+        if self._cancelled:  # before the process was started
             self.kill()
         with process:
             try:
@@ -82,7 +82,7 @@ class RunningCommand:
         return CompletedCommand(self.argv, process.returncode, stdout, stderr)
 
     def kill(self) -> None:
-        """End it with everything it started in its session's group."""
+        """Kill it and its process group."""
         self._cancelled = True
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ class RunningCommand:
 def run(
     argv: Sequence[str], *, timeout: float = 120, given: bytes = b"", check: bool = True
 ) -> CompletedCommand:
-    """Blocking; for the executor's threads."""
+    """Run a command, blocking; for executor threads."""
     completed = RunningCommand(argv).finish(timeout, given)
     if check and completed.code:
         raise HostCommandFailed(completed)
@@ -189,7 +189,7 @@ def _read_available(descriptor: int, output: bytearray, limit: int) -> bool:
 
 
 class Process:
-    """A long-lived child: the one who started it waits for it, or ends it."""
+    """A long-lived child process."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self._popen = popen
@@ -219,9 +219,9 @@ def spawn(
     env: Mapping[str, str] | None = None,
     blocked_signals: Collection[int] = (),
 ) -> Process:
-    """Start in a session of its own with nothing of ours open but `fds`; blocking.
+    """Start a program in a session of its own, with no other descriptors of ours than `fds`; blocking.
 
-    Signals that are `held` wait until the program lets them in: one that comes while it starts is not lost.
+    `blocked_signals` are blocked in the child until it unblocks them, so that none is lost while it starts.
     """
     bare = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -249,7 +249,7 @@ def spawn(
 
 
 async def wait_for_exit(pid: int) -> None:
-    """Wait for the end of any process, child or not."""
+    """Wait for the exit of any process, child or not."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -286,26 +286,26 @@ async def wait_writable(descriptor: int) -> None:
 
 
 def start_time(pid: int) -> int:
-    """When the process started, in clock ticks since boot: with the pid, its identity. 0 if there is none.
+    """When the process started, in clock ticks since boot; 0 if there is none. Identifies it with the pid.
 
-    Raises OSError if that cannot be known, for want of a descriptor say.
+    Raises OSError if that cannot be read, for example for lack of descriptors.
     """
     fields = _read_stat(pid)
     return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def is_exiting(pid: int) -> bool:
-    """Whether the process has begun to end: from then on it closes its files, and none is opened any more."""
+    """Whether the process has begun to exit: from then on it only closes files."""
     fields = _read_stat(pid)
     return not fields or bool(int(fields[6]) & _PF_EXITING)
 
 
 def _read_stat(pid: int) -> list[bytes]:
-    """The fields of /proc/<pid>/stat from the state on; none if there is no such process."""
+    """The fields of /proc/<pid>/stat from the state on; [] if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return []
-    # The name before it may hold anything, brackets and blanks included.
+    # The process name before it may contain any characters, including brackets and spaces.
     return text.rsplit(b")", 1)[1].split()

@@ -1,4 +1,4 @@
-"""SELinux on this machine: whether its kernel enforces labels, and what its policy gives to containers."""
+"""SELinux on this machine: whether it is enabled, and the default labels of its policy for containers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The Linux calls Python does not offer, as blocking functions that raise OSError.
+"""Linux system calls that Python does not offer, as blocking functions that raise OSError.
 
-They run on the host's executor threads; ctypes lets go of the interpreter lock while the kernel works. The
-newer mount calls have the same number on every architecture, so they need no library that knows them.
+They run on the host's executor threads; ctypes releases the interpreter lock during a call. The newer mount
+calls have the same number on every architecture, so the C library need not know them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, 
 def _check(result: int, *names: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        # OSError's slots: file, (winerror), second file. Both ends of a mount belong into the message.
+        # Arguments of OSError: file, winerror, second file. The message names both ends of a mount.
         raise OSError(number, os.strerror(number), *([names[0], None, names[1]] if len(names) > 1 else names))
     return result
 
@@ -59,7 +59,7 @@ def umount(target: str, flags: int = 0) -> None:
 
 
 def open_tree(path: str, flags: int, directory: int = AT_FDCWD) -> int:
-    """A descriptor of the mount at `path`; with OPEN_TREE_CLONE, of a copy that is mounted nowhere yet."""
+    """A descriptor of the mount at `path`; with OPEN_TREE_CLONE, of a detached copy."""
     name = os.fsencode(path)
     return _check(_libc.syscall(_OPEN_TREE, directory, name, ctypes.c_uint(flags | os.O_CLOEXEC)), path)
 
@@ -85,7 +85,7 @@ def mount_setattr(
 
 
 def is_mount_root(path: str) -> bool:
-    """Whether `path` itself is where something is mounted, judged by the kernel and not by device numbers."""
+    """Whether `path` is a mount point, according to the kernel (device numbers do not show bind mounts)."""
     buffer = ctypes.create_string_buffer(256)
     flags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT
     _check(_libc.statx(AT_FDCWD, os.fsencode(path), flags, 0, buffer), path)
@@ -94,7 +94,7 @@ def is_mount_root(path: str) -> bool:
 
 
 def write_back(descriptor: int) -> None:
-    """Push dirty pages to the device without asking it for a flush, which would cost a journal commit."""
+    """Write dirty pages to the device without a flush of its cache, which would cost a journal commit."""
     _check(_libc.sync_file_range(descriptor, 0, 0, _SYNC_AND_WAIT))
 
 

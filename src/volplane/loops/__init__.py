@@ -1,1 +1,1 @@
-"""What every reconciler stands on: queues of keys, the controller's frame, leader election, events."""
+"""What all reconcilers share: the queue of keys, the controller's frame, leader election, events."""

@@ -1,20 +1,20 @@
-"""The frame of every reconciler: changes wake keys, a key is viewed, planned, and acted on.
+"""The frame of every reconciler: a change wakes keys; each key is viewed, planned and acted on.
 
 Every controller has the same five parts, in this order:
 
-1. `setup` declares what is watched and which keys a change wakes. `keys(old, new)` is pure; what has to be
-   remembered of a change is remembered by `observe(old, new)`, which changes memory only.
+1. `setup` declares what is watched and which keys a change wakes. `keys(old, new)` is pure. What must be
+   remembered of a change goes to `observe(old, new)`, which changes memory only.
 2. `view(key)` reads caches and memory and changes nothing. None: there is nothing to do.
 3. `plan(view)` is pure and yields steps.
 4. `act(key, view, step)` carries out one step.
-5. `memory` is one object with what only this process knows: timers, counters, what was reported. It is made
-   in `setup`, so that a controller that runs again starts with an empty one.
+5. `memory` is one object with what only this process knows: timers, counters, what was reported. It is
+   created in `setup`, so that a controller that runs again starts with an empty one.
 
-`reconcile` is written here and nowhere else. The steps of `rules.steps` are carried out here, too. Views and
-plans are synchronous and write nothing, so they are made where keys are taken from the queue; a task is
-started only for a plan with something to act on.
+`reconcile` is written only here, and the steps of `rules.steps` are carried out here. Views and plans are
+synchronous and write nothing, so they run where keys are taken from the queue; a task is started only for a
+plan with something to act on.
 
-A key is planned again only when the caches show what was written for it before.
+A key is planned again only when the caches show what was written for it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from msgspec import Struct
 from volplane.api.errors import APIError, Conflict
 from volplane.api.meta import Resource
 from volplane.base import clock, metrics
+from volplane.base.backoff import Backoff
 from volplane.client.cache import Cache
 from volplane.client.client import Client, written_revisions
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff, Queue, WaitingKey
-from volplane.rules.steps import CommonStep, RecordEvent, Requeue, Wait
+from volplane.loops.queue import Queue, WaitingKey
+from volplane.rules.steps import CommonStep, RecordEvent, Requeue
+from volplane.rules.waits import Wait, WaitReason
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ WORK = metrics.histogram(
     ("name",),
     buckets=(1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10),
 )
-CATCH_UP_TIMEOUT = 5.0  # seconds; a selective cache may never see a write that its selection excludes
+CATCH_UP_TIMEOUT = 5.0  # seconds; a cache with a selector may never see the write
 MAX_NOTED_WRITES = 4096  # keys with noted writes before those that the caches show are dropped
 COMMON_STEPS = (Wait, RecordEvent, Requeue)  # the steps that are carried out here
 PLANNED_IN_A_ROW = 32  # keys planned before other tasks get to run
@@ -59,36 +61,37 @@ PLANNED_IN_A_ROW = 32  # keys planned before other tasks get to run
 class RetryableError(Exception):
     """An expected failure of a key: retried with backoff, logged in one line without a traceback."""
 
-    def __init__(self, why: str, *, backoff: Backoff | None = None) -> None:
+    def __init__(self, why: str, *, backoff: Backoff | None = None, wait: Wait | None = None) -> None:
         super().__init__(why)
-        self.backoff = backoff  # where the controller's own does not fit
+        self.wait = wait  # the step of the plan that asked for the retry
+        self.backoff = backoff  # instead of the controller's own
 
 
 class Unsupported(Exception):
-    """A role cannot run at all: a driver or a cluster lacks what the role is for."""
+    """The role cannot run: the driver or the cluster lacks what it is for."""
 
 
 class Stop(Struct, frozen=True):
-    """Outcome of a step: the rest of the plan no longer holds, and a change will wake the key."""
+    """Outcome of a step: drop the rest of the plan; a change will wake the key."""
 
 
 class Continue(Struct, Generic[V], frozen=True):
-    """Outcome of a step: go on with the rest of the plan, on this view."""
+    """Outcome of a step: continue the plan with this view."""
 
     view: V
 
 
 class Replan(Struct, Generic[V], frozen=True):
-    """Outcome of a step: drop the rest of the plan and plan again, on this view."""
+    """Outcome of a step: drop the rest of the plan and plan again with this view."""
 
     view: V
 
 
-Outcome = Stop | Continue[V] | Replan[V] | None  # None: go on
+Outcome = Stop | Continue[V] | Replan[V] | None  # None: continue
 
 
 class Watched(Struct, Generic[T, K], frozen=True):
-    """One cache of a controller, and what a change of its objects leads to."""
+    """One cache of a controller, and the functions that are called for its changes."""
 
     cache: Cache[T]
     keys: Keys[T, K] | None = None
@@ -102,10 +105,10 @@ class Controller(Generic[K, V, S]):
     """`K` is a key, `V` a view, `S` a step that `act` carries out."""
 
     name: ClassVar[str] = ""
-    component: ClassVar[str] = ""  # who events come from, where that is not the name
-    workers: int = 16  # keys that are acted on at the same time
+    component: ClassVar[str] = ""  # source of events, if it is not the name
+    workers: int = 16  # keys that are acted on concurrently
     backoff: Backoff = Backoff()
-    resync: float = 0.0  # seconds after which every key is planned again, 0 is never
+    resync: float = 0.0  # seconds after which every key is planned again; 0: never
 
     def __init__(
         self,
@@ -133,7 +136,7 @@ class Controller(Generic[K, V, S]):
     # --- 1. which keys a change wakes
 
     def setup(self) -> None:
-        """Make the memory and declare the watches; called when the controller starts."""
+        """Create the memory and declare the watches; called when the controller starts."""
         raise NotImplementedError
 
     def watch(
@@ -172,47 +175,47 @@ class Controller(Generic[K, V, S]):
             self._subscribe(watched)
 
     def unfollow(self, cache: Cache[Any]) -> None:
-        """Forget a cache whose kind is no longer served."""
+        """Stop watching a cache whose kind is no longer served."""
         self._watched[:] = [watched for watched in self._watched if watched.cache is not cache]
         for subscribed, unsubscribe in self._subscriptions:
             if subscribed is cache:
                 unsubscribe()
         self._subscriptions[:] = [each for each in self._subscriptions if each[0] is not cache]
 
-    # --- 2. what is the case
+    # --- 2. what the caches show
 
     def view(self, key: K) -> V | None:
-        """What the caches and the memory show about a key; None where there is nothing to do."""
+        """What caches and memory show about a key; None if there is nothing to do."""
         raise NotImplementedError
 
     # --- 3. what to do about it
 
     def plan(self, view: V) -> Iterable[S | CommonStep]:
-        """The steps for a view, in their order."""
+        """The steps for a view, in order."""
         raise NotImplementedError
 
     def batches(self, steps: Sequence[S | CommonStep]) -> Iterable[Sequence[S | CommonStep]]:
-        """The steps in groups that may be carried out side by side."""
+        """The steps in groups that may be carried out concurrently."""
         return ((step,) for step in steps)
 
-    # --- 4. doing it
+    # --- 4. acting
 
     async def act(self, key: K, view: V, step: S) -> Outcome[V]:
-        """Carry out one step. Raising means: plan the key again, after a pause that grows."""
+        """Carry out one step. An exception retries the key with backoff."""
         raise NotImplementedError
 
     def subject(self, view: V) -> Resource:
-        """The object that events are about, where a `Say` does not name another."""
+        """The object of events, unless a `RecordEvent` names another."""
         raise NotImplementedError
 
     def emit(self, view: V, say: RecordEvent) -> None:
-        """Record the event of a `Say`."""
+        """Record the event of a step."""
         self.events.event(say.about or self.subject(view), say.type, say.reason, say.message)
 
     # --- 5. what only this process knows
 
     def update_memory(self, key: K, view: V | None, steps: Sequence[S | CommonStep]) -> None:
-        """Note what is the case and what was planned, before any other key is planned.
+        """Note what was seen and planned, before any other key is planned.
 
         Besides `observe` and `act` this is the only place where memory changes.
         """
@@ -224,7 +227,7 @@ class Controller(Generic[K, V, S]):
         return self.queue.waits
 
     async def sync_only(self) -> None:
-        """Fill the caches and observe what is there, without planning: for readers of views and plans."""
+        """Fill the caches and observe their objects without planning, for readers of views and plans."""
         self.setup()
         for watched in self._watched:
             await watched.cache.wait_synced()
@@ -234,7 +237,7 @@ class Controller(Generic[K, V, S]):
                     watched.observe(None, obj)
 
     async def run(self) -> None:
-        """Until cancelled. May be called again afterwards, as when a lease is lost and won again."""
+        """Run until cancelled. May be called again, as when a Lease is lost and acquired again."""
         self.setup()
         self._is_running = True
         try:
@@ -290,7 +293,7 @@ class Controller(Generic[K, V, S]):
                     await asyncio.sleep(0)
 
     def _is_current(self, key: K) -> bool:
-        """The caches show what was written for the key, and those that have to be live are."""
+        """Whether the caches show what was written for the key, and live caches are connected."""
         if not all(cache.is_live for cache in self._live_caches):
             return False
         notes = self._written.get(key)
@@ -301,7 +304,7 @@ class Controller(Generic[K, V, S]):
         return True
 
     def _plan_now(self, key: K, begun: float) -> Planned[V, S] | None:
-        """The view and plan of a key; None if it took nothing to act on, and the key is done."""
+        """The view and plan of a key; None if there was nothing to act on and the key is finished."""
         try:
             planned = self._plan(key)
             if planned is not None:
@@ -321,12 +324,12 @@ class Controller(Generic[K, V, S]):
     async def _work(
         self, key: K, planned: Planned[V, S] | None, slots: asyncio.Semaphore, begun: float
     ) -> None:
-        """Carry out a plan; without one, make it first, when the caches are current."""
+        """Carry out a plan; without one, wait for the caches and plan first."""
         notes: dict[type[Resource], int] = {}
         try:
             if planned is None:
                 await self._catch_up(key)
-            written_revisions.set(notes)  # of this task alone, and of those it starts
+            written_revisions.set(notes)  # for this task and those it starts
             if planned is None:
                 await self.reconcile(key)
             else:
@@ -342,7 +345,7 @@ class Controller(Generic[K, V, S]):
             self._duration.observe(clock.now() - begun)
 
     async def reconcile(self, key: K) -> None:
-        """View, plan, act: bring what one key stands for into its desired state."""
+        """View, plan and act for one key."""
         planned = self._plan(key)
         if planned is not None:
             await self._carry_out(key, *planned)
@@ -364,7 +367,7 @@ class Controller(Generic[K, V, S]):
             view, steps = await self._act_all(key, view, steps)
 
     async def _act_all(self, key: K, view: V, steps: Sequence[S | CommonStep]) -> Planned[V, S]:
-        """Carry out a plan; the view and plan that take its place, mostly none."""
+        """Carry out a plan; returns the view and plan that replace it, mostly none."""
         for batch in self.batches(steps):
             for outcome in await self._act_batch(key, view, batch):
                 if isinstance(outcome, Stop):
@@ -390,7 +393,9 @@ class Controller(Generic[K, V, S]):
 
     def _carry_out_here(self, key: K, view: V, step: S | CommonStep) -> None:
         if isinstance(step, Wait):
-            self.queue.later(key, step.seconds, step.why)
+            if step.backoff:
+                raise RetryableError(step.text, wait=step)
+            self.queue.later(key, step)
         elif isinstance(step, RecordEvent):
             self.emit(view, step)
         elif isinstance(step, Requeue):
@@ -399,16 +404,17 @@ class Controller(Generic[K, V, S]):
     def _retry_later(self, key: K, error: Exception) -> None:
         errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         why = "; ".join(str(e) or type(e).__name__ for e in errors)
-        pause = self.queue.retry(key, why, getattr(errors[0], "backoff", None))
+        wait = getattr(errors[0], "wait", None) or Wait(WaitReason.RETRY, message=why)
+        pause = self.queue.retry(key, wait, getattr(errors[0], "backoff", None))
         if all(isinstance(e, Conflict) for e in errors):
-            log.debug("%s %s: %s; again in %.3gs", self.name, key, why, pause)
+            log.debug("%s %s: %s; retrying in %.3gs", self.name, key, why, pause)
         elif all(isinstance(e, (APIError, RetryableError, TimeoutError)) for e in errors):
-            log.warning("%s %s: %s; again in %.3gs", self.name, key, why, pause)
+            log.warning("%s %s: %s; retrying in %.3gs", self.name, key, why, pause)
         else:
-            log.error("%s %s: %s; again in %.3gs", self.name, key, why, pause, exc_info=error)
+            log.error("%s %s: %s; retrying in %.3gs", self.name, key, why, pause, exc_info=error)
 
     async def _catch_up(self, key: K) -> None:
-        """Until the caches show what was written for the key, and those that have to be live are."""
+        """Wait until the caches show what was written for the key, and live caches are connected."""
         notes = self._written.pop(key, None) or {}
         for watched in list(self._watched):
             cache = watched.cache

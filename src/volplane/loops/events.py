@@ -1,9 +1,9 @@
-"""Events as operators read them in `kubectl describe`: told and forgotten, never in the way of the work.
+"""Record events in the background, as client-go does.
 
-`event()` only puts a note into a bounded queue; one task writes them, a moment later. Repeats become a
-count, many alike become one combined event, and an object that has too much to say is not listened to for a
-while, all as client-go does it. A repeat patches the event we made, which the server drops
-after an hour; then it is made anew.
+`event()` only appends to a bounded queue; one task writes the events a moment later. Repeated events become a
+count, many similar ones become one combined event, and a source with too many events about an object is
+rate-limited. A repeat patches the event written before; the API server deletes events after an hour, and then
+a new one is created.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ from volplane.api.core import Event, EventSource, ObjectReference
 from volplane.api.errors import APIError, NotFound, Unavailable
 from volplane.api.meta import ObjectMeta, Resource
 from volplane.base import clock
+from volplane.base.tasks import cancel_and_wait
 from volplane.client.client import Client
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1000  # notes waiting to be written; beyond it the newest are dropped
-BATCH_SIZE = 16  # notes written at the same time
-MAX_REMEMBERED = 512  # at most, for each component and node: what is older is told as new when it comes again
-SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more alike than this within that time are combined
-BURST, REFILL = 25, 300.0  # notes per object and source, and seconds until another one is granted
-ROUNDING = 1e-3  # seconds; sums of fractions are not exact
-TRIES, TRY_PAUSE = 12, 10.0  # while the server cannot be reached
-FLUSH_TIMEOUT = 2.0  # seconds that a stopping role gives its last events
-# Seconds before a note is written: what it tells of is under way, and needs the store more. While the loop is
-# late by this much, as in a burst of work, the notes wait on, but never longer than that.
+BACKLOG = 1000  # events waiting to be written; further ones are dropped
+BATCH_SIZE = 16  # events written concurrently
+MAX_REMEMBERED = 512  # entries per recorder; a repeat of an older event is a new one
+SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more similar events than this within that time are combined
+BURST, REFILL = 25, 300.0  # rate limit per object and source: events, and seconds until the next one
+ROUNDING = 1e-3  # seconds; tolerance for floating-point sums
+TRIES, TRY_PAUSE = 12, 10.0  # while the API server is unreachable
+FLUSH_TIMEOUT = 2.0  # seconds to write the last events when the role stops
+# LULL: seconds before an event is written, so that it does not compete with the work it is about. While the
+# event loop is late by LATE seconds, as in a burst of work, events keep waiting, at most PATIENCE seconds.
 LULL, LATE, PATIENCE = 0.25, 0.01, 2.0
 MAX_MESSAGE_LENGTH = 1024
 COMBINED = "(combined from similar events): "
 
 V = TypeVar("V")
 
-_serial = count()  # of all recorders: two may tell of one object in the same microsecond
+_serial = count()  # shared by all recorders: two may record about one object in the same microsecond
 
 
 class RecentEntries(Generic[V]):
-    """A dictionary that remembers only the newest entries, and of their long keys the hash.
+    """A dictionary of the newest entries, by the hash of their keys.
 
-    The older half goes at once: a dictionary of which one leaves for each that comes takes thrice the memory.
+    The older half is dropped at once: dropping one entry for each new one takes three times the memory.
     """
 
     def __init__(self, capacity: int = MAX_REMEMBERED) -> None:
@@ -81,7 +82,7 @@ class PendingEvent(Struct, frozen=True):
 
     @property
     def group(self) -> tuple[str, ...]:
-        """Notes that differ in their message only."""
+        """Equal for events that differ only in their message."""
         about = self.about
         where = (about.kind, about.namespace, about.name, about.uid, about.api_version)
         return (self.component, self.host, *where, self.type, self.reason)
@@ -105,11 +106,11 @@ class RecordedEvent(Struct, gc=False):
 
 
 class Correlator:
-    """Which notes become which events; knows time only as a number."""
+    """Decides which pending events are combined, counted or dropped; time is passed in."""
 
     def __init__(self) -> None:
         self._similar: RecentEntries[SimilarEvents] = RecentEntries()
-        self._spent: RecentEntries[float] = RecentEntries()  # when all that was spent is granted again
+        self._spent: RecentEntries[float] = RecentEntries()  # the time when the rate limit is full again
         self.known: RecentEntries[RecordedEvent] = RecentEntries()
 
     def admits(self, note: PendingEvent, now: float) -> bool:
@@ -133,7 +134,7 @@ class Correlator:
 
 
 class EventRecorder:
-    """`async with Recorder(client, "attachdetach-controller") as events: events.event(claim, …)`"""
+    """`async with EventRecorder(client, "attachdetach-controller") as events: events.event(claim, …)`"""
 
     def __init__(self, client: Client, component: str = "", host: str = "") -> None:
         self.client = client
@@ -143,7 +144,7 @@ class EventRecorder:
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._hurry = asyncio.Event()  # somebody waits for the notes
+        self._hurry = asyncio.Event()  # flush() is waiting
         self._task: asyncio.Task[None] | None = None
         self._correlator = Correlator()
 
@@ -157,7 +158,7 @@ class EventRecorder:
         action: str = "",
     ) -> None:
         if len(self._notes) >= BACKLOG:
-            log.warning("event dropped, too many wait: %s %s", reason, message)
+            log.warning("event dropped, %d events are waiting: %s %s", BACKLOG, reason, message)
             return
         about = obj if isinstance(obj, ObjectReference) else reference(obj)
         text = message if len(message) <= MAX_MESSAGE_LENGTH else message[: MAX_MESSAGE_LENGTH - 3] + "..."
@@ -175,7 +176,7 @@ class EventRecorder:
         self.event(obj, "Warning", reason, message)
 
     async def flush(self) -> None:
-        """Until everything told so far is written or given up."""
+        """Wait until all events so far are written or given up."""
         self._hurry.set()
         await self._idle.wait()
 
@@ -194,8 +195,7 @@ class EventRecorder:
         except TimeoutError:
             log.warning("%d events of %s were not written", len(self._notes), self.component)
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
 
     async def _run(self) -> None:
         while True:
@@ -221,7 +221,7 @@ class EventRecorder:
                 return
 
     def _next_batch(self) -> list[PendingEvent]:
-        """The next notes of different groups: written side by side they share the store's commit."""
+        """The next events of different groups: written concurrently they share the store's commit."""
         wave: list[PendingEvent] = []
         groups = set()
         for note in self._notes:
@@ -242,7 +242,7 @@ class EventRecorder:
                     return await self._write(note, identity, message)
             except (Unavailable, TimeoutError):
                 await asyncio.sleep(TRY_PAUSE)
-            except APIError as error:  # the server has answered: saying it again would not help
+            except APIError as error:  # the server refused it: a retry would not help
                 log.debug("event %s about %s refused: %s", note.reason, note.about.name, error)
                 return
             except Exception:

@@ -1,4 +1,4 @@
-"""What a role says about itself over HTTP: its health and its metrics."""
+"""Health checks and metrics of a role over HTTP."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from contextlib import asynccontextmanager
 from volplane.base import metrics
 from volplane.web import BadAddress, Request, Response, serve
 
-Check = Callable[[], Awaitable[tuple[int, str]]]  # a status and what to say
+Check = Callable[[], Awaitable[tuple[int, str]]]  # a status and a message
 
 
 @asynccontextmanager
 async def health(endpoint: str, checks: Mapping[str, Check], metrics_path: str = "") -> AsyncIterator[int]:
-    """Serve checks and metrics at `host:port` meanwhile; nothing where the endpoint is empty. Yields the
-    port.
-    """
+    """Serve checks and metrics at `host:port`, or nothing if the endpoint is empty. Yields the port."""
     if not endpoint:
         yield 0
         return
@@ -41,5 +39,5 @@ async def health(endpoint: str, checks: Mapping[str, Check], metrics_path: str =
 
 
 async def alive() -> tuple[int, str]:
-    """The answer of a program whose life is its health."""
+    """A check that always succeeds: the process answers."""
     return 200, "ok"

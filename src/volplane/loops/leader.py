@@ -1,11 +1,11 @@
-"""One of several does the work: leader election on a Lease, in a way client-go's electors share.
+"""Leader election on a Lease, compatible with client-go's electors.
 
-Whether the holder is alive is judged by our own clock since its record last changed, never by the stamps
-inside. A waiting candidate watches the lease: it hears of each renewal when it is written and tries at the
-very moment the last one runs out, so that it leads one lease period after the holder's end at the latest; a
-release it takes at once. Where watching is not allowed, it looks every `retry` seconds as others do. As the
-next one is that quick, a holder who cannot renew stops before its lease runs out. An
-identity that is stable over restarts takes its own lease back at once.
+Whether the holder is alive is judged by our own clock since its record last changed, never by the timestamps
+in the record. A candidate watches the Lease: it sees each renewal and tries at the moment the last one
+expires, so that it leads at most one lease duration after the holder's end; it takes a released Lease at
+once. Without permission to watch, it reads every `retry` seconds. Because candidates are that quick, a holder
+who cannot renew stops before its Lease expires. An identity that is stable over restarts takes its own Lease
+back at once.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from volplane.api.errors import AlreadyExists, APIError, Conflict
 from volplane.api.meta import ObjectMeta
 from volplane.base import clock
 from volplane.base.settings import Duration, about
+from volplane.base.tasks import cancel_and_wait
 from volplane.client.client import Client
 from volplane.client.transport import ChangeType
 from volplane.loops.events import EventRecorder
@@ -32,12 +33,14 @@ log = logging.getLogger(__name__)
 
 JITTER = 1.2
 CALL_TIMEOUT = 5.0  # seconds that one request may take
-RELEASE_TIMEOUT = 2.0  # seconds that a leaving leader gives the release
-LEASE_SHARE = 0.9  # of its lease: who could not renew by then stops working, before anybody else may begin
+RELEASE_TIMEOUT = 2.0  # seconds for releasing the Lease
+LEASE_SHARE = (
+    0.9  # of the lease duration: without a renewal the holder stops by then, before another may start
+)
 
 
 class LeaseLost(Exception):
-    """The lease could not be renewed in time; whoever held it must stop at once."""
+    """The Lease could not be renewed in time; its holder must stop at once."""
 
 
 class LeaderElectionOptions(Struct, frozen=True, kw_only=True):
@@ -78,7 +81,7 @@ async def lead(
     identity: str,
     namespace: str,
 ) -> None:
-    """Work at once, or when it is our turn."""
+    """Run `body` at once, or as leader if leader election is enabled."""
     if not settings.leader_election:
         return await body()
     await run_as_leader(
@@ -107,7 +110,7 @@ async def run_as_leader(
     labels: dict[str, str] | None = None,
     release: bool = True,
 ) -> None:
-    """Wait for the lease, run `body` while it is ours, give it back. Raises LeaseLost when it slips away."""
+    """Acquire the Lease, run `body` while holding it, release it. Raises LeaseLost."""
     elector = LeaderElector(client, lease_name, namespace, identity, duration, renew, retry, labels or {})
     log.info("attempting to acquire leader lease %s/%s...", namespace, lease_name)
     await elector.acquire()
@@ -122,7 +125,7 @@ async def run_as_leader(
 
 
 async def _lead(elector: LeaderElector, body: Callable[[], Awaitable[None]]) -> None:
-    """Work and renewal side by side: the end of one is the end of the other."""
+    """Run the body and the renewal until one of them ends."""
     work = asyncio.ensure_future(body())
     renewal = asyncio.ensure_future(elector.renew_until_lost())
     try:
@@ -152,11 +155,11 @@ class LeaderElector:
         self.duration, self.renew, self.retry, self.labels = duration, renew, retry, labels
         self.lost = False
         self._held: Lease | None = None
-        self._renewed_at = 0.0  # when the last renewal that came through was asked for
+        self._renewed_at = 0.0  # when the last successful renewal was requested
         self._seen: LeaseSpec | None = None  # the record as last observed,
         self._seen_at = 0.0  # and when it last changed
-        self._watching = False  # whether every change of it comes by itself
-        self._sent = ""  # the stamp of the record that was sent last
+        self._watching = False  # whether a watch delivers every change
+        self._sent = ""  # renewTime of the last record sent
 
     @property
     def lease(self) -> Lease:
@@ -173,11 +176,10 @@ class LeaderElector:
                     return
                 await self._wait(turn)
         finally:
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
+            await cancel_and_wait(watcher)
 
     async def _wait(self, turn: asyncio.Event) -> None:
-        """Until a try may succeed, or it is time to look."""
+        """Wait until an attempt may succeed, or until it is time to read the Lease."""
         while not turn.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._wait_seconds()):
@@ -186,7 +188,7 @@ class LeaderElector:
                 return
 
     def _wait_seconds(self) -> float:
-        """Until the holder's end as far as it is known; who hears of nothing looks more often."""
+        """Seconds until the Lease expires as far as it is known; less without a watch."""
         left = self._expires() - clock.now()
         if left > 0 and self._watching:
             return left
@@ -202,7 +204,7 @@ class LeaderElector:
             began = clock.now()
             with suppress(APIError, TimeoutError):
                 await self._listen(turn)
-            # A stream that had its time is followed by the next at once: no renewal may fall in between.
+            # A watch that ran for a while is restarted at once, so that no renewal is missed.
             await asyncio.sleep(max(0.0, began + self.retry - clock.now()))
 
     async def _listen(self, turn: asyncio.Event) -> None:
@@ -219,7 +221,7 @@ class LeaderElector:
             turn.set()
 
     async def renew_until_lost(self) -> None:
-        """Renew until that fails for too long."""
+        """Renew until renewals fail for too long. Raises LeaseLost."""
         while True:
             await asyncio.sleep(self.retry)
             try:
@@ -234,7 +236,7 @@ class LeaderElector:
         return min(clock.now() + self.renew, self._renewed_at + LEASE_SHARE * self._lease_seconds())
 
     def _lease_seconds(self) -> float:
-        """The seconds that others see in the lease, which has whole ones."""
+        """The duration in the Lease, which has whole seconds."""
         return int(self.duration) or self.duration
 
     async def _renew(self) -> None:
@@ -244,14 +246,14 @@ class LeaderElector:
             await asyncio.sleep(self.retry * random.uniform(1.0, JITTER))
 
     async def _try(self) -> bool:
-        """One attempt to take or renew the lease."""
+        """One attempt to acquire or renew the Lease."""
         try:
             async with asyncio.timeout(CALL_TIMEOUT):
                 return await self._acquire_or_renew()
         except (APIError, TimeoutError) as error:
             if not isinstance(error, (Conflict, AlreadyExists)):
                 log.warning("lease %s/%s: %s", self.namespace, self.name, error)
-            self._held = None  # what we know may be stale: look again next time
+            self._held = None  # it may be stale: read it again
             return False
 
     async def _acquire_or_renew(self) -> bool:
@@ -299,7 +301,7 @@ class LeaderElector:
         )
 
     async def release(self) -> None:
-        """Let the next one in without waiting. Best effort: a lease not given back runs out."""
+        """Release the Lease so that the next one need not wait. Best effort: otherwise it expires."""
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT):
                 await self._release()
@@ -308,7 +310,7 @@ class LeaderElector:
 
     async def _release(self) -> None:
         if self._held is not None:
-            with suppress(Conflict):  # a renewal that was cut short has come through nevertheless
+            with suppress(Conflict):  # a cancelled renewal was written nevertheless
                 return await self._clear_holder(self._held)
         lease = await self._find()
         if (
@@ -319,7 +321,7 @@ class LeaderElector:
             await self._clear_holder(lease)
 
     def _is_own_write(self, spec: LeaseSpec) -> bool:
-        """Another of our name may hold it by now: one that was started in our place."""
+        """Whether we wrote the record: a new process with our identity may hold the Lease by now."""
         return spec.renew_time == self._sent
 
     async def _clear_holder(self, lease: Lease) -> None:

@@ -1,8 +1,8 @@
-"""A queue of keys: however often a key is added, it is worked once, and by one worker at a time.
+"""A queue of keys: a key that is added many times is worked once, and by one worker at a time.
 
-A key that is added while it is worked is worked again afterwards. Failures come back with a pause that
-doubles per key. A wait lives until its key is worked the next time, whatever wakes it,
-because the plan then says anew what it waits for.
+A key that is added while it is worked is worked again afterwards. A failed key comes back after a backoff
+that doubles. A wait lasts until its key is worked the next time, whatever wakes it, because the plan then
+yields its waits again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from collections.abc import Hashable
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.base import clock, metrics
+from volplane.base.backoff import Backoff
+from volplane.rules.waits import Wait, WaitIdentity
 
 K = TypeVar("K", bound=Hashable)
 
@@ -27,20 +29,11 @@ RETRIES = metrics.counter(
 )
 
 
-class Backoff(Struct, frozen=True):
-    first: float = 0.005
-    longest: float = 1000.0
-
-    def pause(self, failures: int) -> float:
-        """Seconds before the next try, after this many failures in a row."""
-        return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
-
-
 class WaitingKey(Struct, Generic[K], frozen=True):
-    """What a role knows and no object shows: this key waits for that."""
+    """One wait of a key, as only the running role knows it."""
 
     key: K
-    why: str
+    wait: Wait
     since: datetime
     next_try: datetime | None  # None: only an event wakes it
 
@@ -51,14 +44,13 @@ class Queue(Generic[K]):
         self._adds, self._retries = ADDS.labels(name), RETRIES.labels(name)
         DEPTH.labels(name).set_function(lambda: len(self._ready))
         self._ready: deque[K] = deque()
-        self._dirty: set[K] = set()  # wanted, whether in `_ready` or again after the present work
+        self._dirty: set[K] = set()  # added: in `_ready`, or to be worked again after the current work
         self._working: set[K] = set()
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
-        self._waits: dict[K, dict[str, WaitingKey[K]]] = {}
-        self._before: dict[
-            K, dict[str, WaitingKey[K]]
-        ] = {}  # of keys in work: what they waited for until now
+        self._waits: dict[K, dict[WaitIdentity, WaitingKey[K]]] = {}
+        # What keys in work waited for until now: a plan that waits for the same again keeps its `since`.
+        self._before: dict[K, dict[WaitIdentity, WaitingKey[K]]] = {}
         self._takers: deque[asyncio.Future[None]] = deque()
 
     def add(self, key: K) -> None:
@@ -69,14 +61,12 @@ class Queue(Generic[K]):
         if key not in self._working:
             self._offer(key)
 
-    def later(self, key: K, seconds: float, why: str = "") -> None:
-        """Work the key in that many seconds, or when an event adds it; `math.inf` waits for the event
-        alone.
-        """
-        self._note(key, seconds, why)
-        if math.isinf(seconds):
+    def later(self, key: K, wait: Wait) -> None:
+        """Work the key when the wait is over, or when an event adds it."""
+        self._note(key, wait)
+        if math.isinf(wait.seconds):
             return
-        due = clock.now() + max(seconds, 0.0)
+        due = clock.now() + max(wait.seconds, 0.0)
         timer = self._timers.get(key)
         if timer is not None:
             if timer.when() <= due:
@@ -84,23 +74,23 @@ class Queue(Generic[K]):
             timer.cancel()
         self._timers[key] = asyncio.get_running_loop().call_at(due, self._on_timer, key)
 
-    def retry(self, key: K, why: str = "", backoff: Backoff | None = None) -> float:
-        """Work the key again after its next pause; the pause, for whoever wants to say it."""
+    def retry(self, key: K, wait: Wait, backoff: Backoff | None = None) -> float:
+        """Work the key again after its next backoff; returns the seconds until then."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._retries.inc()
-        pause = (backoff or self.backoff).pause(failures)
-        self.later(key, pause, why)
+        pause = (backoff or self.backoff).delay(failures)
+        self.later(key, structs.replace(wait, seconds=pause))
         return pause
 
     def failures(self, key: K) -> int:
         return self._failures.get(key, 0)
 
     def forget(self, key: K) -> None:
-        """The key did well: its next failure starts with the shortest pause."""
+        """Reset the backoff of the key after a success."""
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The next key; the caller owes a `done`."""
+        """The next key; the caller must call `finish`."""
         while not self._ready:
             taker = asyncio.get_running_loop().create_future()
             self._takers.append(taker)
@@ -108,7 +98,7 @@ class Queue(Generic[K]):
                 await taker
             except asyncio.CancelledError:
                 if taker.done() and not taker.cancelled():
-                    self._wake()  # we were chosen and leave: somebody else must come
+                    self._wake()  # woken and cancelled: wake another worker
                 raise
         key = self._ready.popleft()
         self._dirty.discard(key)
@@ -131,7 +121,7 @@ class Queue(Generic[K]):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing to do now; timers may still ring."""
+        """Whether nothing is to be done now; timers may still be running."""
         return not self._dirty and not self._working
 
     def __len__(self) -> int:
@@ -141,7 +131,7 @@ class Queue(Generic[K]):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        # A task that was cancelled before its first step never said that it is done with its key.
+        # A task that was cancelled before it started has not finished its key.
         for keys in (self._ready, self._dirty, self._working, self._before):
             keys.clear()
 
@@ -159,9 +149,9 @@ class Queue(Generic[K]):
         self._timers.pop(key, None)
         self.add(key)
 
-    def _note(self, key: K, seconds: float, why: str) -> None:
-        now = clock.wall()
-        earlier = self._before.get(key, {}).get(why) or self._waits.get(key, {}).get(why)
+    def _note(self, key: K, wait: Wait) -> None:
+        now, identity = clock.wall(), wait.identity
+        earlier = self._before.get(key, {}).get(identity) or self._waits.get(key, {}).get(identity)
         since = earlier.since if earlier else now
-        next_try = None if math.isinf(seconds) else now + timedelta(seconds=max(seconds, 0.0))
-        self._waits.setdefault(key, {})[why] = WaitingKey(key, why, since, next_try)
+        next_try = None if math.isinf(wait.seconds) else now + timedelta(seconds=max(wait.seconds, 0.0))
+        self._waits.setdefault(key, {})[identity] = WaitingKey(key, wait, since, next_try)

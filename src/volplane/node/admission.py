@@ -1,7 +1,7 @@
-"""Admission of pods by a node: every check is asked before a pod starts, and the first rejection fails it.
+"""Admission of pods by a node: all checks run before a pod starts, and the first rejection fails it.
 
-Checks of what the node is short of are not asked for a pod whose status says that it has begun: it goes on
-after a restart of the node. Checks of what a pod may do are always asked: others can write a status too.
+Resource checks are skipped for a pod whose status says that it has started: it continues after a restart of
+the kubelet. Security checks always run, because others can write a status too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from volplane.api.core import Pod
 
 
 class Rejection(Struct, frozen=True):
-    """Why a node does not start a pod: `status.reason`, and what follows "Pod was rejected: "."""
+    """Why the node rejects a pod: `status.reason`, and the text after "Pod was rejected: "."""
 
     reason: str
     message: str
@@ -28,7 +28,7 @@ def _ignore(uid: str) -> None:
 
 
 class PodAdmission:
-    """The checks of one node. `on_started` and `on_ended` get the uids of pods that were admitted."""
+    """The checks of one node. `on_started` and `on_ended` are called with the uid of an admitted pod."""
 
     def __init__(
         self,

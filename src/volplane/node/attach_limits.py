@@ -1,8 +1,8 @@
-"""How many volumes a driver can attach here: asked again where its CSIDriver wants that, and acted upon.
+"""Volume limits of drivers: NodeGetInfo is called again at the period that the CSIDriver asks for.
 
 A limit that has become smaller shows as an attach that fails with RESOURCE_EXHAUSTED. A pod that waits for
-such a volume would wait for ever on this node, so it is given up, and whoever owns it makes another, for
-which the scheduler knows the new limit.
+such a volume would wait forever on this node. So it is rejected, and its owner creates another one, for which
+the scheduler knows the new limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from volplane.client.cache import Cache
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.node.csinode import CSINodeObject, DriverInfo, TopologyCollision
-from volplane.node.manager import VolumeManager
+from volplane.node.volume_manager.manager import VolumeManager
 from volplane.volumes.base import PodVolumeSpec
 from volplane.volumes.csi import RegisteredDrivers, request
 
@@ -48,7 +48,7 @@ class AttachLimits:
             end()
 
     def update_period(self, driver: str) -> float:
-        """Seconds between two questions; 0 where nobody wants them."""
+        """Seconds between two calls of NodeGetInfo; 0: none."""
         found = self.objects.get(driver)
         return float((found.spec.node_allocatable_update_period_seconds if found is not None else 0) or 0)
 
@@ -79,12 +79,12 @@ class AttachLimits:
             topology = dict(reply.accessible_topology.segments)
             await self.csinode.add(DriverInfo(name, reply.node_id, topology, reply.max_volumes_per_node))
         except (CallError, APIError, TopologyCollision, TimeoutError) as error:
-            log.warning("the volume limit of driver %s was not read again: %s", name, error)
+            log.warning("volume limit of driver %s was not updated: %s", name, error)
 
-    # --- pods that wait in vain
+    # --- pods that cannot get their volumes
 
     async def find_exceeded_limit(self, pod: str) -> str:
-        """Why the pod will not get its volumes on this node; "" if it still may."""
+        """Why the pod cannot get its volumes on this node; "" if it still can."""
         for spec in self.volumes.unmounted_specs(pod):
             if why := await self._find_exceeded_limit(spec):
                 return why
@@ -96,14 +96,14 @@ class AttachLimits:
         driver, handle = request.driver_of(spec), request.handle_of(spec)
         if not self.update_period(driver):
             return ""
-        site = self.volumes.context
-        name = names.attachment_name(handle, driver, site.node)
+        context = self.volumes.context
+        name = names.attachment_name(handle, driver, context.node)
         try:
-            found = await site.client.find(VolumeAttachment, name)
+            found = await context.client.find(VolumeAttachment, name)
         except APIError:
             return ""
         error = found.status.attach_error if found is not None else None
         if error is None or error.error_code != Code.RESOURCE_EXHAUSTED:
             return ""
         await self.refresh_limit(driver)
-        return f"Node {site.node} cannot attach volume {spec.name}, its limit is reached: {error.message}"
+        return f"Node {context.node} cannot attach volume {spec.name}, its limit is reached: {error.message}"

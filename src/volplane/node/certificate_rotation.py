@@ -1,7 +1,6 @@
-"""The certificates of a node that has joined are replaced while it works, long before they end.
+"""Certificate rotation: client and serving certificates are renewed before they expire.
 
-The subtle thing: an open connection was let in under the old certificate and stays; the context that makes
-new ones gets the new certificate in place, and nobody has to be told.
+Open connections keep the old certificate. The TLS context for new ones gets the new certificate in place.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ from volplane.web import tls
 
 log = logging.getLogger(__name__)
 
-SHARES = (0.7, 0.8)  # of its life, after which a client certificate is replaced: not by all nodes at once
-LOOK = 3600.0  # seconds; the clock of a machine that slept goes on
-AGAIN = 60.0  # seconds after which a renewal that was refused is tried again
+# A client certificate is renewed after a random share of its lifetime: not by all nodes at once.
+SHARES = (0.7, 0.8)
+LOOK = 3600.0  # seconds between checks: timers stand still while a machine is suspended
+AGAIN = 60.0  # seconds before a failed renewal is retried
 
 Renew = Callable[[], Awaitable[str]]
 
@@ -32,7 +32,7 @@ Renew = Callable[[], Awaitable[str]]
 async def rotate_client_certificate(
     client: Client, host: Host, show: Callable[[bytes], None], *, name: str, directory: str
 ) -> None:
-    """Until cancelled. `show`: from now on, new connections show this certificate; its key is with it."""
+    """Until cancelled. `show` sets the certificate and key for new connections."""
 
     async def renew() -> str:
         return await tls_bootstrap.renew_client_certificate(client, name=name, directory=directory)
@@ -41,7 +41,7 @@ async def rotate_client_certificate(
 
 
 async def rotate_serving_certificate(pair: str, host: Host, renew: Renew, context: ssl.SSLContext) -> None:
-    """The same for the certificate that this node's own API shows."""
+    """The same for the serving certificate of the kubelet API."""
     await _rotate(pair, host, renew, lambda text: tls.load_pair(context, text, text), tls_bootstrap.SHARE)
 
 
@@ -52,7 +52,7 @@ async def _rotate(pair: str, host: Host, renew: Renew, show: Callable[[bytes], N
             continue
         try:
             show(await host.call(Path(await renew()).read_bytes))
-            log.info("the certificate in %s is renewed", pair)
+            log.info("renewed the certificate in %s", pair)
         except (tls_bootstrap.BootstrapRefused, APIError, OSError) as error:
-            log.error("the certificate in %s is not renewed: %s", pair, error)
+            log.error("cannot renew the certificate in %s: %s", pair, error)
             await asyncio.sleep(AGAIN)

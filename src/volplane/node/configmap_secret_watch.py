@@ -1,18 +1,16 @@
-"""Config maps and secrets that mounted volumes show: watched one by one, and only while they are used."""
+"""Watches of the ConfigMaps and Secrets that mounted volumes show: one per object, while a pod uses it."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import Callable
 from typing import Any
 
 from volplane.api.meta import Resource
+from volplane.base.tasks import TaskSet
 from volplane.client.cache import Cache
 from volplane.client.client import Client
-from volplane.node.manager import VolumeManager
 from volplane.volumes.base import PodVolumeSpec, ReferencedObject, VolumePlugin
-
-log = logging.getLogger(__name__)
 
 
 class _ObjectWatch:
@@ -22,19 +20,17 @@ class _ObjectWatch:
 
 
 class ConfigMapSecretWatch:
-    def __init__(self, client: Client, manager: VolumeManager) -> None:
-        self._client, self._manager = client, manager
-        self._sources: dict[ReferencedObject, _ObjectWatch] = {}
-        self._ending: set[asyncio.Task[None]] = set()
-        manager.on_volume_added = self._add_volume
-        manager.on_pod_released = self._remove_pod
+    def __init__(self, client: Client, on_change: Callable[[ReferencedObject], None]) -> None:
+        self._client, self._on_change = client, on_change
+        self._watches: dict[ReferencedObject, _ObjectWatch] = {}
+        self._tasks = TaskSet()
 
-    def _add_volume(self, plugin: VolumePlugin, spec: PodVolumeSpec) -> None:
+    def add_volume(self, plugin: VolumePlugin, spec: PodVolumeSpec) -> None:
         for watched in plugin.referenced_objects(spec):
-            source = self._sources.get(watched)
-            if source is None:
-                source = self._sources[watched] = self._start(watched)
-            source.pods.add(spec.pod.uid)
+            watch = self._watches.get(watched)
+            if watch is None:
+                watch = self._watches[watched] = self._start(watched)
+            watch.pods.add(spec.pod.uid)
 
     def _start(self, watched: ReferencedObject) -> _ObjectWatch:
         kind, namespace, name = watched
@@ -43,24 +39,19 @@ class ConfigMapSecretWatch:
         )
 
         def on_change(old: Resource | None, new: Resource | None) -> None:
-            if new is not None:  # a source that was deleted leaves its last content in place
-                self._manager.source_changed(lambda plugin, spec: watched in plugin.referenced_objects(spec))
+            if new is not None:  # volumes keep the last content of an object that was deleted
+                self._on_change(watched)
 
         cache.subscribe(on_change)
-        return _ObjectWatch(cache, asyncio.create_task(cache.run(), name=f"watch of {name}"))
+        return _ObjectWatch(cache, self._tasks.start(cache.run(), f"watch of {name}"))
 
-    def _remove_pod(self, pod: str) -> None:
-        for watched, source in list(self._sources.items()):
-            source.pods.discard(pod)
-            if not source.pods:
-                source.task.cancel()
-                self._ending.add(source.task)
-                source.task.add_done_callback(self._ending.discard)
-                del self._sources[watched]
+    def remove_pod(self, uid: str) -> None:
+        for watched, watch in list(self._watches.items()):
+            watch.pods.discard(uid)
+            if not watch.pods:
+                watch.task.cancel()
+                del self._watches[watched]
 
     async def close(self) -> None:
-        tasks = [*self._ending, *(source.task for source in self._sources.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._sources.clear()
+        await self._tasks.close()
+        self._watches.clear()

@@ -1,8 +1,8 @@
-"""A node's directory that was copied from another: what in it is the original's, and is taken out.
+"""Removal of the original's state from a node directory that was copied.
 
-Nothing is mounted in a copy and nothing runs. But `cp` walks through mount points, so files of volumes lie
-where volumes are to be mounted, device nodes lead to the original's disks, and what was kept in memory only
-(secrets, tokens) lies on the disk.
+Nothing is mounted in a copy and nothing runs. But `cp` descends into mount points, so files of volumes are
+where volumes are to be mounted, device nodes lead to the original's disks, and secrets and tokens that were
+only in memory are on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from volplane.node.network import forget_addresses
 log = logging.getLogger(__name__)
 
 ASIDE = "copied"
-# Written again from the API when their pod starts.
+# Written from the API again when their pod starts.
 DERIVED = ("configmap", "secret", "projected", "downward-api")
 
 
@@ -41,13 +41,13 @@ def discard_original_state(root: str, pods: str, plugins: str) -> None:
 
 
 def _choose_name(path: str) -> str:
-    """A name that is not in use: a copy of a copy has what was moved aside in the first one."""
+    """A free name: a copy of a copy already has what was moved aside in the first one."""
     names = (path, *(f"{path}-{number}" for number in range(2, 1 << 16)))
     return next(name for name in names if not os.path.lexists(name))
 
 
 def _remove_empty(place: str) -> bool:
-    """Remove what tells of mounts and holds no data; whether nothing is left."""
+    """Remove metadata and empty files; whether nothing is left."""
     for directory, inner, files in os.walk(place, topdown=False):
         for name in (*inner, *files):
             path = f"{directory}/{name}"

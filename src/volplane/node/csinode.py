@@ -1,4 +1,4 @@
-"""What a registered driver makes visible in the API: CSINode, the node's labels and its annotation."""
+"""What a registered driver adds to the API: its CSINode entry, and the node's labels and annotation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
+from volplane.api.annotations import CSI_NODE_ID_ANNOTATION, MIGRATED_PLUGINS_ANNOTATION
 from volplane.api.codec import to_dict
 from volplane.api.core import Node
 from volplane.api.errors import APIError
@@ -19,8 +20,6 @@ from volplane.node.status import NodeObject
 
 log = logging.getLogger(__name__)
 
-NODE_IDS = "csi.volume.kubernetes.io/nodeid"
-MIGRATED = "storage.alpha.kubernetes.io/migrated-plugins"
 TRIES, PAUSE, FACTOR = 4, 0.01, 5
 LARGEST_COUNT = 2**31 - 1
 
@@ -30,7 +29,7 @@ class TopologyCollision(Exception):
 
 
 class DriverInfo(Struct, frozen=True):
-    """NodeGetInfo's answer."""
+    """The reply of NodeGetInfo."""
 
     name: str
     node_id: str
@@ -47,10 +46,10 @@ class DriverInfo(Struct, frozen=True):
 class CSINodeObject:
     def __init__(self, client: Client, node: NodeObject) -> None:
         self.client, self.node = client, node
-        self._turn = asyncio.Lock()  # drivers register side by side and write the same two objects
+        self._lock = asyncio.Lock()  # drivers register concurrently and write the same two objects
 
     async def ensure(self) -> CSINode:
-        """The CSINode of this very Node; one that belonged to an earlier Node of the name is replaced."""
+        """The CSINode of this Node. One of an earlier Node with the same name is replaced."""
         found = await self.client.find(CSINode, self.node.name)
         if found is not None and not self._is_ours(found):
             await self.client.delete(CSINode, self.node.name, uid=found.uid, missing_ok=True)
@@ -59,7 +58,7 @@ class CSINodeObject:
             return found
         meta = ObjectMeta(
             name=self.node.name,
-            annotations={MIGRATED: ""},
+            annotations={MIGRATED_PLUGINS_ANNOTATION: ""},
             owner_references=(self.node.owner_reference(),),
         )
         return await self.client.create(CSINode(metadata=meta, spec=CSINodeSpec()), exists_ok=True)
@@ -68,13 +67,13 @@ class CSINodeObject:
         return any(o.kind == "Node" and o.uid == self.node.uid for o in found.metadata.owner_references)
 
     async def add(self, driver: DriverInfo) -> None:
-        async with self._turn:
+        async with self._lock:
             await _retry_on_error(lambda: self._write_node(driver))
             await _retry_on_error(lambda: self._write_entry(driver))
 
     async def remove(self, name: str) -> None:
-        """Topology labels stay: volumes that were made for them still need them."""
-        async with self._turn:
+        """Remove the driver. Its topology labels stay, because existing volumes need them."""
+        async with self._lock:
             await _retry_on_error(lambda: self._drop_entry(name))
             await _retry_on_error(lambda: self._drop_annotation(name))
 
@@ -109,7 +108,7 @@ class CSINodeObject:
         ids = {**_ids(node), driver.name: driver.node_id}
         meta: dict[str, object] = {}
         if ids != _ids(node):
-            meta["annotations"] = {NODE_IDS: _spell(ids)}
+            meta["annotations"] = {CSI_NODE_ID_ANNOTATION: _spell(ids)}
         if not driver.topology.items() <= node.metadata.labels.items():
             meta["labels"] = dict(driver.topology)
         await self._patch_node(node, meta)
@@ -119,7 +118,7 @@ class CSINodeObject:
         if node is None or name not in _ids(node):
             return
         ids = {k: v for k, v in _ids(node).items() if k != name}
-        await self._patch_node(node, {"annotations": {NODE_IDS: _spell(ids) if ids else None}})
+        await self._patch_node(node, {"annotations": {CSI_NODE_ID_ANNOTATION: _spell(ids) if ids else None}})
 
     async def _patch_node(self, node: Node, meta: dict[str, object]) -> None:
         if meta:
@@ -129,7 +128,7 @@ class CSINodeObject:
 
 def _ids(node: Node) -> dict[str, str]:
     try:
-        found = json.loads(node.metadata.annotations.get(NODE_IDS) or "{}")
+        found = json.loads(node.metadata.annotations.get(CSI_NODE_ID_ANNOTATION) or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
@@ -140,7 +139,7 @@ def _spell(ids: Mapping[str, str]) -> str:
 
 
 async def _retry_on_error(write: Callable[[], Awaitable[None]]) -> None:
-    """Others write the same objects: a conflict is read again and tried again."""
+    """Retry: others write the same objects, so conflicts are expected."""
     pause = PAUSE
     for attempt in range(TRIES):
         try:

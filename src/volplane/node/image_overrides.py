@@ -1,6 +1,6 @@
-"""Programs of this machine that stand for images: what a manifest calls `registry/driver:v1` is one of them.
+"""Image overrides: programs of this machine that run in place of container images.
 
-The program takes the place of the image's entry point; arguments and environment stay the container's.
+The program replaces the image's entry point; arguments and environment stay the container's.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ SHELLS = frozenset({"sh", "ash", "bash", "dash", "env"})
 
 class ImageOverride(Struct, frozen=True):
     argv: tuple[str, ...]
-    env: Mapping[str, str] = {}  # for what the container does not set itself
+    env: Mapping[str, str] = {}  # variables that the container does not set itself
     directory: str = ""
-    paths: tuple[str, ...] = ()  # what it needs of this machine and would not see
+    paths: tuple[str, ...] = ()  # paths of this machine that the program needs
 
-    def command(self, asked: tuple[str, ...], variables: Mapping[str, str]) -> tuple[str, ...]:
-        """What to run where the container asks for `asked`, which is a path of the image that is not here."""
-        if asked and posixpath.basename(asked[0]) in SHELLS:
-            return asked
-        return (*(expand(word, variables) for word in self.argv), *asked[1:])
+    def command(self, image_command: tuple[str, ...], variables: Mapping[str, str]) -> tuple[str, ...]:
+        """The command to run instead of `image_command`, whose program is a path inside the image."""
+        if image_command and posixpath.basename(image_command[0]) in SHELLS:
+            return image_command
+        return (*(expand(word, variables) for word in self.argv), *image_command[1:])
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {name: expand(value, variables) for name, value in self.env.items()}
 
 
 class ImageOverrides:
-    """By image; one that is given without a tag stands for all of its versions."""
+    """Overrides by image. One without a tag applies to all tags."""
 
     def __init__(self, given: Mapping[str, ImageOverride] | None = None) -> None:
         self._given = dict(given or {})
@@ -43,7 +43,7 @@ class ImageOverrides:
 
 
 def image_repository(image: str) -> str:
-    """An image without tag and digest; a registry's port is no tag."""
+    """The image without tag and digest. A registry's port is not a tag."""
     plain = image.partition("@")[0]
     name, colon, tag = plain.rpartition(":")
     return name if colon and "/" not in tag else plain

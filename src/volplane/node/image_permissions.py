@@ -1,8 +1,8 @@
-"""Which service accounts may run a built-in image that can do more than its container could.
+"""Authorization of built-in images that can do more than their container.
 
-The question is asked of the API server when a container starts: it needs the verb `use` on the resource
-`builtinimages` of the group `volplane.dev`, by the image's name. It is a resource of the cluster, so a role
-binding in the pod's own namespace does not count: what these images do is not limited to a namespace.
+A SubjectAccessReview is created when a container starts: its service account needs the verb `use` on resource
+`builtinimages` in API group `volplane.dev`, by the image's name. The resource is cluster-scoped, so a
+RoleBinding in the pod's namespace does not count: these images are not limited to a namespace.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VERB, RESOURCE, GROUP = "use", "builtinimages", "volplane.dev"
 
 
 def service_account_user(namespace: str, account: str) -> tuple[str, tuple[str, ...]]:
-    """The user that a service account is, and its groups."""
+    """User name and groups of a service account."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
     return f"system:serviceaccount:{namespace}:{account}", groups
 
@@ -27,13 +27,13 @@ class ImagePermissions:
     async def find_denial_reason(self, namespace: str, account: str, image: str) -> str:
         """Why the account may not use the image, "" if it may."""
         user, groups = service_account_user(namespace, account)
-        about = ResourceAttributes(verb=VERB, group=GROUP, resource=RESOURCE, name=image)
-        asked = SubjectAccessReviewSpec(resource_attributes=about, user=user, groups=groups)
+        attributes = ResourceAttributes(verb=VERB, group=GROUP, resource=RESOURCE, name=image)
+        spec = SubjectAccessReviewSpec(resource_attributes=attributes, user=user, groups=groups)
         try:
-            answer = await self._client.create(SubjectAccessReview(spec=asked))
+            review = await self._client.create(SubjectAccessReview(spec=spec))
         except (APIError, TimeoutError) as error:
-            return f'whether service account "{namespace}/{account}" may use "{image}" is not known: {error}'
-        if answer.status.allowed:
+            return f'cannot check whether service account "{namespace}/{account}" may use "{image}": {error}'
+        if review.status.allowed:
             return ""
         return (
             f'service account "{namespace}/{account}" may not use the built-in image "{image}": bind to '

@@ -1,8 +1,8 @@
-"""One node, put together: what it starts in which order, and how it stops.
+"""The kubelet: its parts, the order in which it starts them, and how it stops.
 
-Start: the disk is read first, without the API; then the Node appears, drivers register, and the pods are
-taken up again. Stop with a drain: pods that use staged volumes go first, because the pods that run their
-drivers must still be there to unmount them.
+Start: the disk is read first, without the API. Then the Node is registered, drivers register, and the pods
+are adopted. Stop with a drain: pods that use staged volumes go first, because the pods that run their drivers
+are needed to unmount them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from volplane import web
-from volplane.api.core import Pod
 from volplane.api.errors import APIError
 from volplane.api.storage import CSIDriver
 from volplane.base.directory_identity import claim_directory
 from volplane.base.locks import lock
+from volplane.base.tasks import TaskSet
 from volplane.client.client import Client
 from volplane.client.https import HttpsTransport
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.host import Host, NodePaths
 from volplane.loops.events import EventRecorder
 from volplane.loops.wait_reports import WaitRegistry, WaitReport, to_wall_time
@@ -37,13 +38,11 @@ from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
 from volplane.node.copied_directory import discard_original_state
 from volplane.node.csinode import CSINodeObject
-from volplane.node.descriptor_budget import DescriptorBudget
+from volplane.node.descriptor_budget import DescriptorBudget, DescriptorReservations
 from volplane.node.eviction.controller import EvictionManager
 from volplane.node.eviction.plan import check_disk_pressure
-from volplane.node.growth import ClaimReader
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.image_permissions import ImagePermissions
-from volplane.node.manager import KubeletWait, VolumeManager
 from volplane.node.network import PodNetwork
 from volplane.node.options import CLIENT_CERTIFICATE_FILE, NodeOptions, pki_directory
 from volplane.node.plugin_watcher import PluginWatcher
@@ -53,20 +52,22 @@ from volplane.node.pods.pod_manager import PodManager
 from volplane.node.pods.runtimes import Runtimes
 from volplane.node.pods.security_context import NO_APP_ARMOR, NO_APP_ARMOR_SUPPORT, check_pod
 from volplane.node.pods.worker import PodDeps
-from volplane.node.reconstruct import reconstruct_volumes, update_attachability
 from volplane.node.stats import VolumeStats
 from volplane.node.status import DISK_PRESSURE, NodeObject
+from volplane.node.volume_manager.expansion import ClaimReader
+from volplane.node.volume_manager.manager import VolumeManager
+from volplane.node.volume_manager.reconstruct import reconstruct_volumes, update_attachability
 from volplane.rules import sysctls
 from volplane.volumes import plugins
-from volplane.volumes.base import NodeContext, PodVolumeSpec, VolumePlugin
+from volplane.volumes.base import NodeContext
 from volplane.volumes.csi import RegisteredDrivers
 from volplane.web import tls
 
 log = logging.getLogger(__name__)
 
 LOCK = "node.lock"
-LAST_WRITE_TIMEOUT = 2.0  # seconds for the last writes of a node that stops
-ADOPTION_TIMEOUT = 15.0  # seconds for a start that is stopped to find out what runs here
+LAST_WRITE_TIMEOUT = 2.0  # seconds for the last writes when the node stops
+ADOPTION_TIMEOUT = 15.0  # seconds that a stop waits until a start has adopted its pods
 
 
 class Kubelet:
@@ -82,18 +83,30 @@ class Kubelet:
         cover: tuple[str, ...] = (),
         programs: ImageOverrides | None = None,
         wait_registry: WaitRegistry | None = None,
+        interceptor: CallInterceptor | None = None,
+        reservations: DescriptorReservations | None = None,
     ) -> None:
-        """`processes`: another runtime for what is no built-in image; `launcher`: one for several nodes;
-        `cover`: paths that no container may see; `programs`: those that stand for images.
+        """`processes`: another runtime for images that are not built in; `launcher`: one for several nodes;
+        `cover`: paths that no container may see; `programs`: those that replace images; `reservations`: of
+        all nodes in this process.
         """
         self.settings, self.client, self.host = settings, client, host
         self.wait_registry = wait_registry or WaitRegistry()
         self.name = settings.hostname_override or os.uname().nodename.lower()
         self.paths = paths = NodePaths(settings.root_dir, identity=not settings.own_paths)
-        self.node_object = NodeObject(client, settings, self.name)
+        # What the node object reports to is made below, from it.
+        self.node_object = NodeObject(
+            client,
+            settings,
+            self.name,
+            on_heartbeat=lambda: budget.update_pressure(),
+            on_recreated=lambda: self._spawn(self._reregister_drivers(), "drivers of a new Node"),
+            on_in_use_acknowledged=lambda names: self.volumes.wake(names),
+            volumes_found_on_disk=lambda: self.volumes.volumes_in_use(),
+        )
         self.events = EventRecorder(client, "kubelet", self.name)
         self.drivers = RegisteredDrivers(settings.csi_timeout)
-        site = NodeContext(
+        context = NodeContext(
             self.name,
             host,
             paths,
@@ -105,16 +118,22 @@ class Kubelet:
             token_max_age=settings.token_max_age,
             ownership_notice=settings.ownership_notice,
         )
+        self.object_watch = ConfigMapSecretWatch(client, lambda watched: self.volumes.object_changed(watched))
         self.volumes = VolumeManager(
-            site,
-            plugins.all_plugins(site, self.drivers, client.cache(CSIDriver)),
+            context,
+            plugins.all_plugins(context, self.drivers, client.cache(CSIDriver)),
             self.node_object,
             self.events,
+            self.object_watch,
         )
-        self.sources = ConfigMapSecretWatch(client, self.volumes)
         self.csinode = CSINodeObject(client, self.node_object)
         self.watcher = PluginWatcher(
-            paths, host, self.drivers, self.csinode, retry_max=settings.volume_retry_interval_max
+            paths,
+            host,
+            self.drivers,
+            self.csinode,
+            retry_max=settings.volume_retry_interval_max,
+            interceptor=interceptor,
         )
         self._processes = processes or ProcessRuntime(
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
@@ -122,7 +141,7 @@ class Kubelet:
         tasks = TaskRuntime(images, paths, ImagePermissions(client).find_denial_reason)
         self.runtimes = Runtimes(tasks, self._processes)
         builder = ContainerSpecBuilder(
-            site,
+            context,
             _cluster_variables(settings),
             programs or ImageOverrides(),
             settings.node_ip,
@@ -130,8 +149,15 @@ class Kubelet:
             log_max_size=settings.log_max_size,
             log_max_files=settings.container_log_max_files,
         )
-        self.network = PodNetwork(settings, host, paths, is_builtin=self.runtimes.is_builtin)
-        self.network.on_range_chosen = self.node_object.set_pod_cidr
+        shares = reservations or DescriptorReservations()
+        self.network = PodNetwork(
+            settings,
+            host,
+            paths,
+            is_builtin=self.runtimes.is_builtin,
+            on_range_chosen=self.node_object.set_pod_cidr,
+            relay_links=shares.relay_links,
+        )
         kit = ContainerDeps(
             self.runtimes,
             builder,
@@ -139,18 +165,10 @@ class Kubelet:
             self.network,
             longest_backoff=settings.max_container_restart_period,
         )
-        shared = PodDeps(
-            client,
-            self.volumes,
-            kit,
-            host_ip=settings.node_ip,
-            mount_timeout=settings.pod_mount_timeout,
-        )
         app_armor = NO_APP_ARMOR_SUPPORT if node_info.has_app_armor() else NO_APP_ARMOR
         allowed = sysctls.allow(settings.allowed_unsafe_sysctls)
-        budget = DescriptorBudget(self.runtimes.is_builtin, self.node_object.set_pressure)
-        self.node_object.on_heartbeat = budget.update_pressure
-        shared.admission = PodAdmission(
+        budget = DescriptorBudget(self.runtimes.is_builtin, self.node_object.set_pressure, shares)
+        admission = PodAdmission(
             security=(partial(check_pod, allowed=allowed, app_armor=app_armor),),
             resources=(
                 lambda pod: check_disk_pressure(
@@ -161,28 +179,36 @@ class Kubelet:
             on_started=budget.pod_started,
             on_ended=budget.pod_ended,
         )
+        self.limits = AttachLimits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
+        shared = PodDeps(
+            client,
+            self.volumes,
+            kit,
+            host_ip=settings.node_ip,
+            mount_timeout=settings.pod_mount_timeout,
+            admission=admission,
+            find_mount_failure=self.limits.find_exceeded_limit,
+        )
         self.pods = PodManager(client, self.name, shared)
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
-        self.limits = AttachLimits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
-        self.pods.deps.find_mount_failure = self.limits.find_exceeded_limit
         self.eviction = EvictionManager(
             settings, host, paths, self.node_object, self.pods.workers, self.events
         )
         self._root = _RootDirectory(paths)
         self._stack = AsyncExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._note_failure)
         self._failed: asyncio.Future[None] | None = None
         self.pods_adopted = asyncio.Event()
 
     # --- start
 
     async def run(self) -> None:
-        """Start, and go on until a part of the node breaks."""
+        """Start, and run until a part of the kubelet fails."""
         await self.start()
         await self.wait()
 
     async def start(self) -> None:
-        """Raises Locked if another node's process has this root."""
+        """Raises Locked if another process uses this root directory."""
         self._failed = asyncio.get_running_loop().create_future()
         self._stack.callback(self._root.release)
         await finish_uncancelled(self.host.call(self._root.take))
@@ -190,32 +216,28 @@ class Kubelet:
         await self._stack.enter_async_context(self.events)
         self.wait_registry.add(self.wait_reports)
         self.drivers.on_added(self.volumes.driver_added)
-        self.node_object.on_in_use_acknowledged = self.volumes.wake_all
-        self.node_object.on_volumes_attached_changed = self.volumes.wake_all
-        self.node_object.volumes_found_on_disk = self.volumes.volumes_in_use
-        self.node_object.on_recreated = lambda: self._spawn(
-            self._reregister_drivers(), "drivers of a new Node"
-        )
         await reconstruct_volumes(self.volumes)
         if isinstance(self._processes, ProcessRuntime):
-            # Ready before the first container needs it; to its end, or its process would belong to nobody.
+            # Ready before the first container needs it. Not cancelled: its process would be orphaned.
             self._spawn(finish_uncancelled(self._processes.prepare()), "launcher")
         await self._listen()
         await self.eviction.measure_disk()
         await self._register_node()
         self._spawn(self.node_object.run(), "node object")
+        self._spawn(self.volumes.run(), "volume manager")
         self._spawn(self.watcher.run(), "plugin watcher")
         await self._adopt_pods()
         await self._start_certificate_rotation()
         self._spawn(self._republish(), "republish")
         self._spawn(self.limits.run(), "volume limits")
         self._spawn(self.eviction.run(), "eviction")
-        self._spawn(ClaimReader(self.volumes).run(self.settings.claim_read_frequency), "claims")
+        claims = ClaimReader(self.client, self.volumes.desired_specs, self.volumes.claim_read)
+        self._spawn(claims.run(self.settings.claim_read_frequency), "claims")
         stats = VolumeStats(self.volumes, self.events, self.settings.feature_gates)
         self._spawn(stats.run(self.settings.volume_stats_agg_period), "volume stats")
 
     async def _listen(self) -> None:
-        """The kubelet's API; without a certificate there is none."""
+        """Serve the kubelet API, if there is a certificate for it."""
         settings = self.settings
         if settings.tls_cert_file:
             await self._serve_api(settings.tls_cert_file, settings.tls_private_key_file)
@@ -223,8 +245,8 @@ class Kubelet:
             self._spawn(self._listen_when_certified(), "serving certificate")
 
     async def _listen_when_certified(self) -> None:
-        """Pods run meanwhile; only logs and commands have to wait for the certificate."""
-        # What they need is large, and most nodes do not need it.
+        """Pods run meanwhile; only logs and exec wait for the certificate."""
+        # These imports are large, and most nodes do not need them.
         from volplane.node import certificate_rotation, tls_bootstrap
 
         settings = self.settings
@@ -238,14 +260,14 @@ class Kubelet:
         try:
             pair = await certificate()
         except tls_bootstrap.BootstrapRefused as error:
-            log.error("nobody can reach this node's API: %s", error)
+            log.error("kubelet API is not served: %s", error)
             return
         context = await self._serve_api(pair, pair)
         self.node_object.write_status_soon()
         await certificate_rotation.rotate_serving_certificate(pair, self.host, certificate, context)
 
     async def _start_certificate_rotation(self) -> None:
-        """Whoever was given a certificate by the cluster asks for the next one in time."""
+        """Renew the client certificate if the cluster has issued it."""
         directory, transport = pki_directory(self.settings), self.client.transport
         given = f"{directory}/{CLIENT_CERTIFICATE_FILE}"
         if not (self.settings.rotate_certificates and isinstance(transport, HttpsTransport)):
@@ -260,7 +282,7 @@ class Kubelet:
 
     async def _serve_api(self, certificate: str, key: str) -> ssl.SSLContext:
         settings = self.settings
-        known = f"{pki_directory(settings)}/ca.crt"  # of the cluster that has let this machine in
+        known = f"{pki_directory(settings)}/ca.crt"  # of the cluster that the node has joined
         clients = settings.client_ca_file or (known if await self.host.call(os.path.exists, known) else None)
         context = await self.host.call(tls.server_context, certificate, key, clients)
         server = await web.serve(self.api, host=settings.address, port=settings.port, ssl=context)
@@ -281,27 +303,29 @@ class Kubelet:
         )
 
     async def _share_root(self) -> None:
-        """What a driver mounts inside its container must appear here, and the reverse.
+        """Share mounts: what a driver mounts inside its container must appear here, and the reverse.
 
         Done before anything is mounted below: a later bind would leave a second, hidden copy of each mount.
         """
         table = await self.host.mounts()
         around = [e for e in table if _is_inside(self.paths.root, e.target)]
-        above = max(reversed(around), key=lambda e: len(e.target))  # the mount that the root lies in
+        above = max(
+            reversed(around), key=lambda e: len(e.target)
+        )  # the mount that contains the root directory
         if not above.is_shared:
             await finish_uncancelled(self.host.make_shared(self.paths.root))
 
     async def _register_node(self) -> None:
-        """The Node and its CSINode are there before anybody is told that we are ready."""
+        """Create the Node and its CSINode, before the node is Ready."""
         await self.node_object.register()
         await self.csinode.ensure()
 
     async def _reregister_drivers(self) -> None:
-        """The Node is another one than the drivers were told to: its CSINode and labels are gone."""
+        """Register the drivers again after the Node was recreated: its CSINode and labels are gone."""
         try:
             await self.csinode.ensure()
         except APIError as error:
-            log.warning("the CSINode of the new Node was not made: %s", error)
+            log.warning("CSINode of the recreated Node was not created: %s", error)
         for driver in self.drivers:
             await self.limits.refresh_limit(driver.name)
 
@@ -317,51 +341,35 @@ class Kubelet:
         self.pods_adopted.set()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=f"{self.name}: {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
+        self._tasks.start(work, f"{self.name}: {name}")
 
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            assert self._failed is not None
-            if not self._failed.done():
-                self._failed.set_exception(error)
+    def _note_failure(self, task: asyncio.Task[None], error: BaseException) -> None:
+        assert self._failed is not None
+        if not self._failed.done():
+            self._failed.set_exception(error)
 
     async def _republish(self) -> None:
-        """The backstop: tokens grow old, and drivers may want to be asked again."""
-
-        def is_due(plugin: VolumePlugin, spec: PodVolumeSpec) -> bool:
-            return plugin.requires_remount(spec)
-
+        """Tokens expire, and some drivers require that volumes are published again."""
         while True:
             await asyncio.sleep(self.settings.sync_frequency)
-            self.volumes.remount(is_due)
+            self.volumes.remount_due()
 
     async def wait(self) -> None:
-        """Until a part of the node breaks; raises what broke it."""
+        """Until a part of the kubelet fails; raises its error."""
         assert self._failed is not None
         await asyncio.shield(self._failed)
 
-    # --- what it tells
-
-    def list_waits(self) -> list[KubeletWait]:
-        return [*self.volumes.list_waits(), *self.pods.waits()]
+    # --- what it reports
 
     def wait_reports(self) -> list[WaitReport]:
-        return [
-            WaitReport(
-                f"node/{self.name}",
-                w.key,
-                w.why,
-                to_wall_time(w.since),
-                to_wall_time(w.next_try) if w.next_try else None,
-            )
-            for w in self.list_waits()
-        ]
+        """What volumes and pods wait for."""
+        role = f"node/{self.name}"
+        volumes = [WaitReport.of(role, w.key, w.wait, w.since, w.next_try) for w in self.volumes.waits]
+        pods = self.pods.list_waits()
+        return volumes + [WaitReport.of(role, key, wait, to_wall_time(since)) for key, wait, since in pods]
 
     async def has_leftovers(self) -> bool:
-        """Whether mounts, pods or containers are here."""
+        """Whether there are mounts, pods or containers of an earlier run."""
         mounts, real = (await self.host.mounts()).under(self.paths.root), self.paths.real
         return any(e.target != self.paths.root for e in mounts) or any(
             _has_directories(real(place)) for place in (self.paths.pods, self.paths.containers)
@@ -381,11 +389,11 @@ class Kubelet:
 
     async def _drain(self) -> None:
         if not self.volumes.ready_to_unmount:
-            log.warning("the node had not found out what runs here: everything is left as it is")
+            log.warning("node stopped before it adopted its pods: nothing is unmounted")
             return
         self.volumes.keep_pod_data()
         workers = list(self.pods.workers.values())
-        first = [w for w in workers if self._uses_devices(w.pod)]
+        first = [w for w in workers if self.volumes.uses_devices(w.pod.uid)]
         try:
             async with asyncio.timeout(self.settings.shutdown_grace_period):
                 await self.pods.suspend(first)
@@ -393,27 +401,19 @@ class Kubelet:
                 await self.pods.suspend(workers)
                 await self.volumes.wait_until_empty()
         except TimeoutError:
-            left = "; ".join(f"{w.key}: {w.why}" for w in self.list_waits())
-            log.warning("not everything was unmounted in time: %s", left or "a container does not end")
+            left = "; ".join(f"{w.key}: {w.why}" for w in self.wait_reports())
+            log.warning("not all volumes were unmounted in time: %s", left or "a container does not stop")
         try:
             async with asyncio.timeout(LAST_WRITE_TIMEOUT):
                 await self.node_object.wait_until_written()
         except TimeoutError:
-            log.warning("the last volumesInUse was not written")
-
-    def _uses_devices(self, pod: Pod) -> bool:
-        return any(
-            e.staged for e in self.volumes.entries.values() if pod.uid in e.wanted or pod.uid in e.pods
-        )
+            log.warning("volumesInUse was not written before the stop")
 
     async def _close(self) -> None:
         self.wait_registry.remove(self.wait_reports)
         await self.pods.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.volumes.close()
-        await self.sources.close()
+        await self._tasks.close()
+        await self.object_watch.close()
         await self.network.close()
         await self.runtimes.close()
         await self._stack.aclose()
@@ -422,15 +422,15 @@ class Kubelet:
             self._failed.cancel()
 
     async def _unshare_root(self) -> None:
-        """Also when an earlier life has shared it: this one may be stopped before it comes to that."""
+        """Undo `_share_root`, also if an earlier run did it: this one may be stopped before."""
         table, root = await self.host.mounts(), self.paths.root
         if table.is_on_itself(root) and all(e.target == root for e in table.under(root)):
-            # A driver's socket may still be open in it; nothing is mounted below, so nothing is hidden.
+            # Detach, because a driver's socket may still be open in it. Nothing is mounted below.
             await self.host.unmount(root, detach=True)
 
 
 class _RootDirectory:
-    """A node's directory, locked: two nodes on one would unmount each other's volumes."""
+    """The root directory, locked: two kubelets in one would unmount each other's volumes."""
 
     def __init__(self, paths: NodePaths) -> None:
         self._path, self._lock = paths.root, -1
@@ -467,7 +467,7 @@ def _is_inside(path: str, directory: str) -> bool:
 
 
 def _cluster_variables(settings: NodeOptions) -> dict[str, str]:
-    """How programs in containers find the API server."""
+    """The environment variables by which programs in containers find the API server."""
     if not settings.cluster_host:
         return {}
     host, port = settings.cluster_host, str(settings.cluster_port)
@@ -494,31 +494,39 @@ async def run(
     cover: tuple[str, ...] = (),
     programs: ImageOverrides | None = None,
     wait_registry: WaitRegistry | None = None,
+    interceptor: CallInterceptor | None = None,
 ) -> None:
-    """A node until `stop` is set (then it drains) or the task is cancelled (then everything is left)."""
+    """Run a node until `stop` is set, then drain it; or until cancelled, then leave everything mounted."""
     node = Kubelet(
-        settings, client, host, images, cover=cover, programs=programs, wait_registry=wait_registry
+        settings,
+        client,
+        host,
+        images,
+        cover=cover,
+        programs=programs,
+        wait_registry=wait_registry,
+        interceptor=interceptor,
     )
-    life = asyncio.create_task(node.run(), name=f"{node.name}: life")
-    asked = asyncio.create_task((stop or asyncio.Event()).wait())
+    running = asyncio.create_task(node.run(), name=f"{node.name}: node")
+    stop_requested = asyncio.create_task((stop or asyncio.Event()).wait())
     try:
-        await asyncio.wait({life, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if asked.done():
-            await _wait_until_adopted(node, life)
+        await asyncio.wait({running, stop_requested}, return_when=asyncio.FIRST_COMPLETED)
+        if stop_requested.done():
+            await _wait_until_adopted(node, running)
     finally:
-        drain = asked.done()
-        for task in (life, asked):
+        drain = stop_requested.done()
+        for task in (running, stop_requested):
             task.cancel()
-        await asyncio.wait({life, asked})
+        await asyncio.wait({running, stop_requested})
         await node.stop(drain=drain)
-    if not life.cancelled():
-        life.result()
+    if not running.cancelled():
+        running.result()
 
 
-async def _wait_until_adopted(node: Kubelet, life: asyncio.Task[None]) -> None:
-    """Stopped while it starts: what an earlier life left can be taken down only when it is known."""
+async def _wait_until_adopted(node: Kubelet, running: asyncio.Task[None]) -> None:
+    """During a start: leftovers of an earlier run can be unmounted only once they have been adopted."""
     if not await node.has_leftovers():
         return
-    known = asyncio.create_task(node.pods_adopted.wait())
-    await asyncio.wait({life, known}, timeout=ADOPTION_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
-    known.cancel()
+    adopted = asyncio.create_task(node.pods_adopted.wait())
+    await asyncio.wait({running, adopted}, timeout=ADOPTION_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+    adopted.cancel()

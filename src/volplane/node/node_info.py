@@ -1,4 +1,4 @@
-"""What this machine is: read once from the files every Linux has."""
+"""What the Node's status says of this machine, read from /proc and /etc."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from volplane.api.core import NodeSystemInfo
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-@cache  # looking it up reads a file, and every node of a process asks
+@cache  # reads a file, and every node of the process needs it
 def package_version() -> str:
     try:
         return metadata.version("volplane")
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+    except metadata.PackageNotFoundError:  # run from a source tree that is not installed
         return "0"
 
 

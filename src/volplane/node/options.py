@@ -1,4 +1,4 @@
-"""The flags of a node: the kubelet's under upstream's names, and those for several nodes on one machine."""
+"""Options of a node: kubelet flags under their Kubernetes names, and some for many nodes per machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from volplane.base.settings import Duration, about
 from volplane.node.eviction import thresholds
 from volplane.rules import sysctls
 
-CLIENT_CERTIFICATE_FILE = (
-    "kubelet-client-current.pem"  # certificate and key in one file, as a kubelet keeps them
-)
+CLIENT_CERTIFICATE_FILE = "kubelet-client-current.pem"  # certificate and key in one file, as in the kubelet
 BRIDGE, HOST = "bridge", "host"
-MIN_LOG_SIZE = 64 << 10  # bytes of a file of a log: a few of the longest lines
+MIN_LOG_SIZE = 64 << 10  # bytes: a few of the longest lines
 
 
 class NodeOptions(Struct, frozen=True, kw_only=True):

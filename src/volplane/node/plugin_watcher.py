@@ -1,9 +1,9 @@
-"""Plugin registration: sockets that appear in `plugins_registry/` are asked who they are and registered.
+"""Plugin registration: calls GetInfo on sockets in `plugins_registry/` and registers their drivers.
 
-The directory is watched, never polled. A socket that is made anew counts as another one, even under the same
-path: its predecessor is deregistered first, which is what lets a restarted registrar in. A registration that
-failed is not repeated until its socket is made again; a socket that does not answer yet is asked again with
-growing pauses.
+The directory is watched with inotify, never polled. A socket that is created again counts as a new one, even
+at the same path: its predecessor is deregistered first, so that a restarted registrar can register. A
+registration that failed is not repeated until its socket is created again; a socket that does not answer is
+retried with backoff.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 
 from volplane.api.errors import APIError
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
+from volplane.base.tasks import TaskSet, cancel_and_wait
 from volplane.csi import registration, v1
-from volplane.csi.client import Caller, CsiChannel
+from volplane.csi.call_interceptor import CallInterceptor
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError
 from volplane.csi.registration import RegistrationInfo
 from volplane.host import Host, NodePaths, inotify
@@ -35,11 +38,11 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?.*")
 
 
 class RegistrationRefused(Exception):
-    """The plugin is told, and has to come again."""
+    """The registration is refused; NotifyRegistrationStatus tells the plugin why."""
 
 
 class RegistrationSocket:
-    """One registration socket as long as it is the same one."""
+    """One registration socket, from its creation to its removal."""
 
     def __init__(self, path: str, identity: tuple[int, int, int]) -> None:
         self.path, self.identity = path, identity
@@ -56,16 +59,16 @@ class PluginWatcher:
         objects: CSINodeObject,
         *,
         retry_max: float,
-        connect: Callable[[str], Caller] = lambda path: CsiChannel(path, component="kubelet"),
+        interceptor: CallInterceptor | None = None,
     ) -> None:
         self.paths, self.host, self.drivers, self.objects = paths, host, drivers, objects
         self.directory = paths.real(paths.registry)
-        self._retry_max, self._connect = retry_max, connect
+        self._retry_max, self._interceptor = retry_max, interceptor
         self._sockets: dict[str, RegistrationSocket] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving = TaskSet()
 
     async def run(self) -> None:
-        """Until cancelled; registered drivers stay registered, since their volumes stay mounted."""
+        """Until cancelled. Drivers stay registered, since their volumes stay mounted."""
         await self.host.call(os.makedirs, self.directory, 0o755, exist_ok=True)
         try:
             async with Inotify() as watch:
@@ -77,8 +80,8 @@ class PluginWatcher:
             await self._close()
 
     async def _scan_sockets(self, watch: Inotify) -> None:
-        """Compare the directory with what we know: right after any event, lost ones included."""
-        # A watch comes before the look: what appears in between is then seen by one or the other.
+        """Compare the directory with the known sockets: right after any event, also if some were lost."""
+        # The watch is added before the scan, so that no socket is missed in between.
         found = await self.host.call(_sockets, self.directory, watch)
         for path, socket in list(self._sockets.items()):
             if found.get(path) != socket.identity:
@@ -89,33 +92,34 @@ class PluginWatcher:
 
     def _start_registration(self, socket: RegistrationSocket) -> None:
         self._sockets[socket.path] = socket
-        before = [t for t in self._leaving if t.get_name() == socket.path]
+        before = [task for task in self._leaving if task.get_name() == socket.path]
         socket.task = asyncio.create_task(self._register(socket, before), name=socket.path)
 
     def _start_deregistration(self, socket: RegistrationSocket) -> None:
         del self._sockets[socket.path]
-        task = asyncio.create_task(self._deregister(socket), name=socket.path)
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving.start(self._deregister(socket), socket.path)
 
     # --- one socket
 
     async def _register(self, socket: RegistrationSocket, before: list[asyncio.Task[None]]) -> None:
         if before:
             await asyncio.wait(before)
-        pause = min(FIRST_PAUSE, self._retry_max)
-        while True:
+
+        async def ask() -> tuple[RegistrationInfo, str]:
+            info = await registration.get_registration_info(socket.path, interceptor=self._interceptor)
             try:
-                info = await registration.get_registration_info(socket.path)
-                version = self._admit(info)
-            except (CallError, TimeoutError, RegistrationRefused) as error:
-                log.warning("plugin %s: %s", socket.path, error)
-                if isinstance(error, RegistrationRefused):
-                    await self._notify(socket, error=str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, self._retry_max)
-            else:
-                return await self._add(socket, info, version)
+                return info, self._admit(info)
+            except RegistrationRefused as error:
+                await self._notify(socket, error=str(error))
+                raise
+
+        info, version = await retry(
+            ask,
+            on=(CallError, TimeoutError, RegistrationRefused),
+            backoff=Backoff(min(FIRST_PAUSE, self._retry_max), self._retry_max),
+            report=lambda error: log.warning("plugin %s: %s", socket.path, error),
+        )
+        await self._add(socket, info, version)
 
     def _admit(self, info: RegistrationInfo) -> str:
         """The version under which the driver may register."""
@@ -140,7 +144,7 @@ class PluginWatcher:
         endpoint = self.paths.real(info.endpoint)
         driver = RegisteredDriver(
             info.name,
-            self._connect(endpoint),
+            CsiChannel(endpoint, component="kubelet", interceptor=self._interceptor),
             version=version,
             endpoint=endpoint,
             timeout=self.drivers.timeout,
@@ -164,23 +168,25 @@ class PluginWatcher:
         if not reply.node_id:
             raise RegistrationRefused("node ID is empty")
         driver.node_id = reply.node_id
-        with suppress(CallError):  # asked early, so that the first mount need not; it will ask if it must
+        with suppress(CallError):  # read early, so that the first mount need not wait
             await driver.capabilities()
         topology = dict(reply.accessible_topology.segments)
         await self.objects.add(DriverInfo(driver.name, reply.node_id, topology, reply.max_volumes_per_node))
 
     async def _notify(self, socket: RegistrationSocket, error: str = "") -> None:
         try:
-            await registration.notify_registration(socket.path, registered=not error, error=error)
+            await registration.notify_registration(
+                socket.path, registered=not error, error=error, interceptor=self._interceptor
+            )
         except (CallError, TimeoutError) as failure:
-            log.warning("plugin %s could not be told: %s", socket.path, failure)
+            log.warning("plugin %s: NotifyRegistrationStatus failed: %s", socket.path, failure)
 
     async def _deregister(self, socket: RegistrationSocket) -> None:
         if socket.task is not None:
             socket.task.cancel()
             await asyncio.wait([socket.task])
         if socket.driver:
-            log.info("driver %s has left", socket.driver)
+            log.info("driver %s is deregistered", socket.driver)
             await self._drop(socket.driver)
             try:
                 await self.objects.remove(socket.driver)
@@ -193,15 +199,13 @@ class PluginWatcher:
 
     async def _close(self) -> None:
         tasks = [s.task for s in self._sockets.values() if s.task] + list(self._leaving)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
         for driver in self.drivers:
             await driver.channel.close()
 
 
 def highest_supported_version(versions: tuple[str, ...]) -> str:
-    """The highest version we speak, "" if there is none."""
+    """The highest supported version, "" if there is none."""
     fit = [v for v in versions if _VERSION.fullmatch(v) and _parse_version(v)[0] <= HIGHEST_MAJOR]
     return max(fit, key=_parse_version, default="")
 
@@ -212,7 +216,7 @@ def _parse_version(version: str) -> tuple[int, ...]:
 
 
 def _sockets(directory: str, watch: Inotify) -> dict[str, tuple[int, int, int]]:
-    """Every socket below `directory` with what tells it from a later one of the same path."""
+    """Every socket below `directory` with an identity that differs from a later one at the same path."""
     found: dict[str, tuple[int, int, int]] = {}
     watch.add(directory, inotify.ENTRIES | inotify.ONLY_DIRECTORY)
     for entry in os.scandir(directory):
@@ -223,8 +227,8 @@ def _sockets(directory: str, watch: Inotify) -> dict[str, tuple[int, int, int]]:
             if stat.S_ISDIR(info.st_mode):
                 found |= _sockets(entry.path, watch)
             elif stat.S_ISSOCK(info.st_mode):
-                # Inodes are used again; the time of the bind is not, and a chmod does not touch it.
+                # Inode numbers are reused; the modification time is that of the bind, and chmod keeps it.
                 found[entry.path] = (info.st_dev, info.st_ino, info.st_mtime_ns)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # gone meanwhile, which is another event
+            continue  # removed meanwhile; another event follows
     return found

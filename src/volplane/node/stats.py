@@ -1,7 +1,7 @@
-"""How full the volumes of this node's pods are, and how they are: asked of their drivers once a minute.
+"""Volume metrics: NodeGetVolumeStats for each mounted claim, once a minute.
 
-Two nodes of one process share the metrics; what a node has shown of a claim it takes back when the claim's
-last pod has left, so that a volume that moved is not shown twice.
+Two nodes in one process share the metrics. A node removes a claim's metrics when the claim's last pod has
+left, so that a volume that moved is not exported twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from volplane.base import metrics
 from volplane.csi.outcome import CallError
 from volplane.loops.events import EventRecorder
-from volplane.node.manager import VolumeManager
+from volplane.node.volume_manager.manager import VolumeManager
 from volplane.volumes.base import PodVolumeSpec, VolumeMetrics, VolumeOperationError
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class VolumeStats:
         self._exported: dict[Claim, VolumeMetrics] = {}
 
     async def run(self, period: float) -> None:
-        """Until cancelled; a period of nothing means never."""
+        """Until cancelled. A period of 0 disables it."""
         if period <= 0:
             return
         try:
@@ -60,10 +60,8 @@ class VolumeStats:
 
     async def collect(self) -> None:
         seen: set[Claim] = set()
-        for entry in list(self.manager.entries.values()):
-            for uid, spec in list(entry.wanted.items()):
-                if spec.claim is None or not entry.is_mounted(uid):
-                    continue
+        for spec in self.manager.mounted_specs():
+            if spec.claim is not None:
                 claim = (spec.claim.namespace, spec.claim.name)
                 seen.add(claim)
                 await self._collect_volume(claim, spec)
@@ -74,7 +72,7 @@ class VolumeStats:
         try:
             usage = await plugin.read_metrics(spec)
         except (VolumeOperationError, CallError, OSError) as error:
-            log.warning("no figures of volume %s: %s", spec.name, error)
+            log.warning("no metrics of volume %s: %s", spec.name, error)
             return
         if usage is not None:
             self._export(claim, spec, usage)

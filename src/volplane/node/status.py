@@ -1,10 +1,10 @@
-"""The Node object: what it says of the machine, its heartbeat, and the volumes it holds.
+"""The Node object: registration, heartbeat, status, and volumesInUse.
 
-`volumesInUse` is one half of the hand-shake with the attach/detach controller, so it is written the moment it
-changes, by one writer, newest state only: while a patch is on its way, further changes gather into the next
-one. What the API server has acknowledged is `reported`, and nothing is staged before its name is in there; a
-name that leaves is gone from it before the API server hears of that. A stop waits for `_known`, which is what
-the last answer said to the letter.
+`volumesInUse` is the kubelet's half of the hand-shake with the attach/detach controller. It is written as
+soon as it changes, by one writer: changes during a write are collected into the next one. `reported_in_use`
+is what the API server has acknowledged, and no device is mounted before its volume is in there. A volume that
+leaves is removed from it before the write. A stop waits for `_acknowledged_in_use`, the exact content of the
+last acknowledged write.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from volplane.api import kinds
+from volplane.api.annotations import CONTROLLER_MANAGED_ATTACH_ANNOTATION
 from volplane.api.codec import to_dict
 from volplane.api.coordination import Lease, LeaseSpec
 from volplane.api.core import (
@@ -30,8 +31,18 @@ from volplane.api.core import (
     NodeSystemInfo,
 )
 from volplane.api.errors import APIError, NotFound
+from volplane.api.labels import (
+    ARCH_LABEL,
+    HOSTNAME_LABEL,
+    INSTANCE_TYPE_LABEL,
+    OS_LABEL,
+    REGION_LABEL,
+    ZONE_LABEL,
+)
 from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.base import clock
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.client.client import Client
 from volplane.node import node_info
 from volplane.node.options import NodeOptions
@@ -40,10 +51,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MANAGED_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
 LEASES = "kube-node-lease"
 RESEND = 300.0  # seconds after which an unchanged status is written anyway
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # between attempts to reach the API server
+RETRY = Backoff(0.1, 10.0)  # between attempts to reach the API server
 CALL = 10.0
 
 DISK_PRESSURE = "DiskPressure"
@@ -55,33 +65,39 @@ _HEALTHY = (
 
 
 class NodeObject:
-    """Our Node in the API: registered, kept up to date, and read by the volume manager."""
+    """This kubelet's Node in the API."""
 
-    def __init__(self, client: Client, settings: NodeOptions, name: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        settings: NodeOptions,
+        name: str,
+        *,
+        on_heartbeat: Callable[[], None] = lambda: None,
+        on_recreated: Callable[[], None] = lambda: None,
+        on_in_use_acknowledged: Callable[[frozenset[str]], None] = lambda names: None,
+        volumes_found_on_disk: Callable[[], list[str]] = list,
+    ) -> None:
+        """`volumes_found_on_disk`: what may be in use, until `list_volumes_in_use` is set."""
         self.client, self.settings, self.name = client, settings, name
         self.controller_manages_attach = settings.enable_controller_attach_detach
         self.cache = client.cache(Node, fields=f"metadata.name={name}")
         self.port = 0
         self.uid = ""
         self.reported_in_use: frozenset[str] = frozenset()
-        self.volumes_attached: frozenset[str] = frozenset()
         self.system_info = NodeSystemInfo()
         self.capacity: Mapping[str, str] = {}
         self.not_ready = "CSINode is not yet initialized"
-        self.on_heartbeat: Callable[[], None] = lambda: None
         self.list_volumes_in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
-        self.volumes_found_on_disk: Callable[[], list[str]] = (
-            list  # what may be in use as far as the disk alone tells
-        )
-        self.on_recreated: Callable[[], None] = lambda: None
-        self.on_in_use_acknowledged: Callable[[frozenset[str]], None] = lambda names: None
-        self.on_volumes_attached_changed: Callable[[frozenset[str]], None] = lambda names: None
+        self._volumes_found_on_disk = volumes_found_on_disk
+        self._on_heartbeat, self._on_recreated = on_heartbeat, on_recreated
+        self._on_in_use_acknowledged = on_in_use_acknowledged
         self._changed = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._status_changed = asyncio.Event()
-        self._acknowledged_in_use: frozenset[str] = frozenset()  # our last volumesInUse that was acknowledged
-        self._pressures: dict[str, tuple[str, str]] = {}  # what the node is short of: reason and message
-        self._written = 0  # the revision of the Node with them
+        self._acknowledged_in_use: frozenset[str] = frozenset()  # the last volumesInUse that was acknowledged
+        self._pressures: dict[str, tuple[str, str]] = {}  # pressure conditions: reason and message
+        self._written = 0  # the revision of the Node with that volumesInUse
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -91,7 +107,7 @@ class NodeObject:
     # --- registration
 
     async def register(self) -> None:
-        """Create the Node, or bring the one that is there up to date."""
+        """Create the Node, or update the one that exists."""
         made = await self._retry_until_reached(self._create)
         self.uid = made.uid
         self._acknowledge(frozenset(made.status.volumes_in_use), made.revision)
@@ -102,8 +118,8 @@ class NodeObject:
         cidr = self.settings.pod_cidr
         spec = NodeSpec(provider_id=self.provider_id, pod_cidr=cidr, pod_cidrs=tuple(filter(None, [cidr])))
         meta = ObjectMeta(name=self.name, labels=self._labels(), annotations=self._annotations())
-        # A Node that was deleted may have been that of mounted volumes: from its first moment on it says so.
-        names = (self.list_volumes_in_use or self.volumes_found_on_disk)()
+        # After the Node was deleted, volumes may still be mounted: the new one lists them from the start.
+        names = (self.list_volumes_in_use or self._volumes_found_on_disk)()
         status = msgspec.structs.replace(self._status(None), volumes_in_use=tuple(names))
         node = Node(metadata=meta, spec=spec, status=status)
         made = await self.client.create(node, exists_ok=True)
@@ -111,16 +127,17 @@ class NodeObject:
         return await self.client.patch(Node, self.name, strategic=patch) if patch else made
 
     def _differences(self, node: Node) -> dict[str, object]:
-        """What an existing Node lacks. Labels that others gave it stay."""
+        """The patch for an existing Node. Labels that others have set stay."""
         meta: dict[str, object] = {}
         if not self._labels().items() <= node.metadata.labels.items():
             meta["labels"] = self._labels()
         if not self._annotations().items() <= node.metadata.annotations.items():
             meta["annotations"] = self._annotations()
         elif (
-            not self.controller_manages_attach and MANAGED_ANNOTATION in node.metadata.annotations
-        ):  # of an earlier life
-            meta["annotations"] = {MANAGED_ANNOTATION: None}
+            not self.controller_manages_attach
+            and CONTROLLER_MANAGED_ATTACH_ANNOTATION in node.metadata.annotations
+        ):  # of an earlier run
+            meta["annotations"] = {CONTROLLER_MANAGED_ATTACH_ANNOTATION: None}
         patch: dict[str, object] = {"metadata": meta} if meta else {}
         spec: dict[str, object] = {}
         if self.provider_id and not node.spec.provider_id:
@@ -130,14 +147,14 @@ class NodeObject:
         return patch | ({"spec": spec} if spec else {})
 
     async def set_pod_cidr(self, cidr: str) -> None:
-        """Of a node that has chosen its own range. What was said once cannot be taken back."""
+        """Write the range that the node has chosen for its pods. It cannot be changed afterwards."""
         try:
             async with asyncio.timeout(CALL):
                 node = await self.client.get(Node, self.name)
                 if not node.spec.pod_cidr:
                     await self.client.patch(Node, self.name, strategic={"spec": _pod_cidr(cidr)})
         except (APIError, TimeoutError) as error:
-            log.warning("node %s does not tell that its pods are in %s: %s", self.name, cidr, error)
+            log.warning("node %s: podCIDR %s was not written: %s", self.name, cidr, error)
 
     @property
     def provider_id(self) -> str:
@@ -149,17 +166,17 @@ class NodeObject:
     def _labels(self) -> dict[str, str]:
         settings = self.settings
         known = {
-            "kubernetes.io/hostname": self.name,
-            "kubernetes.io/os": "linux",
-            "kubernetes.io/arch": node_info.architecture(),
-            "topology.kubernetes.io/zone": settings.zone,
-            "topology.kubernetes.io/region": settings.region,
-            "node.kubernetes.io/instance-type": settings.instance_type,
+            HOSTNAME_LABEL: self.name,
+            OS_LABEL: "linux",
+            ARCH_LABEL: node_info.architecture(),
+            ZONE_LABEL: settings.zone,
+            REGION_LABEL: settings.region,
+            INSTANCE_TYPE_LABEL: settings.instance_type,
         }
         return {k: v for k, v in {**known, **settings.node_labels}.items() if v}
 
     def _annotations(self) -> dict[str, str]:
-        return {MANAGED_ANNOTATION: "true"} if self.controller_manages_attach else {}
+        return {CONTROLLER_MANAGED_ATTACH_ANNOTATION: "true"} if self.controller_manages_attach else {}
 
     # --- status
 
@@ -185,7 +202,7 @@ class NodeObject:
         return tuple(_condition(old, *each, now=clock.stamp()) for each in wanted)
 
     def _pressure(self, kind: str, reason: str, text: str) -> tuple[str, str, str, str]:
-        """The condition; `reason` and `text` are those of a node without this pressure."""
+        """The condition; `reason` and `text` are for a node without this pressure."""
         if kind in self._pressures:
             return (kind, "True", *self._pressures[kind])
         return (kind, "False", reason, text)
@@ -209,10 +226,10 @@ class NodeObject:
         return await self.client.patch(Node, self.name, strategic={"status": patch}, subresource="status")
 
     async def _restore_status(self) -> Node:
-        """Write all that is ours to say, and remove what somebody else has said in our place meanwhile."""
+        """Write the whole status, and remove fields that others have written meanwhile."""
         patch = to_dict(self._status(self.cache.get(self.name)))
         patch["addresses"] = [{"$patch": "replace"}, *patch["addresses"]]
-        patch["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.port}}  # also where there is none
+        patch["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.port}}  # also if it is 0
         status = {**patch, "phase": None, "images": None, "config": None}
         return await self.client.patch(Node, self.name, strategic={"status": status}, subresource="status")
 
@@ -223,10 +240,10 @@ class NodeObject:
             self._status_changed.set()
 
     def write_status_soon(self) -> None:
-        """Something of what the status says has changed."""
+        """A field of the status has changed."""
         self._status_changed.set()
 
-    # --- keeping up
+    # --- updates
 
     async def run(self) -> None:
         end = self.cache.subscribe(self._on_node_changed)
@@ -241,30 +258,26 @@ class NodeObject:
     def _on_node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is None:
             if old is not None:
-                self._status_changed.set()  # somebody deleted the Node: it is made again
+                self._status_changed.set()  # the Node was deleted: it is created again
             return
         if not self._shows_our_status(new):
-            self._status_changed.set()  # somebody took us for lost, and we are here
+            self._status_changed.set()  # marked Unknown by a controller, or changed by others
         if self._was_overwritten(new):
             self.reported_in_use &= frozenset(new.status.volumes_in_use)
             self.report_volumes_in_use()
-        attached = frozenset(v.name for v in new.status.volumes_attached)
-        news, self.volumes_attached = attached ^ self.volumes_attached, attached
-        if news:
-            self.on_volumes_attached_changed(news)
 
     def _shows_our_status(self, node: Node) -> bool:
-        """Does the Node say of us what we say?"""
+        """Whether the Node shows the status that this kubelet writes."""
         ours = self._status(node)
         shown = {c.type: c.status for c in node.status.conditions}
         return (
             all(shown.get(c.type) == c.status for c in ours.conditions)
-            and set(ours.addresses) <= set(node.status.addresses)  # a cloud may know more of them
+            and set(ours.addresses) <= set(node.status.addresses)  # a cloud controller may add some
             and ours.daemon_endpoints == node.status.daemon_endpoints
         )
 
     def _was_overwritten(self, node: Node | None) -> bool:
-        """Somebody has written volumesInUse after us, who alone may: a request of ours that was long lost."""
+        """Whether volumesInUse was written after our last write, as by a delayed request of our own."""
         if node is None or self.list_volumes_in_use is None or node.revision <= self._written:
             return False
         return frozenset(node.status.volumes_in_use) != self.reported_in_use
@@ -283,25 +296,25 @@ class NodeObject:
             self._changed.clear()
             if (
                 self.list_volumes_in_use is None
-            ):  # until the disk has been read, what an earlier life wrote still holds
+            ):  # what an earlier run wrote holds until the disk has been read
                 continue
             if self._is_behind(self.list_volumes_in_use):
                 try:
                     await self._retry_until_reached(lambda: self._write_volumes(self.list_volumes_in_use))
                 except NotFound:
-                    self._status_changed.set()  # makes the Node again, with all volumes in use
+                    self._status_changed.set()  # creates the Node again, with all volumes in use
 
     async def _write_volumes(self, in_use: Callable[[], list[str]] | None) -> None:
         assert in_use is not None
-        names = in_use()  # as of now, also on the second attempt
+        names = in_use()  # the current ones, also in a retry
         patch = {"status": {"volumesInUse": names}}
-        # A volume that leaves is gone from `reported` before the API server may tell the controller: whoever
-        # wants it again must report it again.
+        # A volume that leaves is removed before the attach/detach controller can see that: if it is needed
+        # again, it must be reported again.
         self.reported_in_use &= frozenset(names)
         written = await self.client.patch(Node, self.name, strategic=patch, subresource="status")
         news = frozenset(names) - self.reported_in_use
         self._acknowledge(frozenset(names), written.revision)
-        self.on_in_use_acknowledged(news)
+        self._on_in_use_acknowledged(news)
 
     def _acknowledge(self, names: frozenset[str], revision: int) -> None:
         self.reported_in_use = self._acknowledged_in_use = names
@@ -309,7 +322,7 @@ class NodeObject:
         self._acknowledged.set()
 
     def _is_behind(self, in_use: Callable[[], list[str]]) -> bool:
-        """The API server may not know the volumes in use as they are now."""
+        """Whether the API server may not know the current volumes in use."""
         now = frozenset(in_use())
         return (
             now != self.reported_in_use
@@ -318,7 +331,7 @@ class NodeObject:
         )
 
     async def wait_until_written(self) -> None:
-        """Until the API server knows the volumes in use as they are now, a write on its way included."""
+        """Until the API server has acknowledged the current volumes in use."""
         while self.list_volumes_in_use is not None and self._is_behind(self.list_volumes_in_use):
             self.report_volumes_in_use()
             self._acknowledged.clear()
@@ -338,23 +351,23 @@ class NodeObject:
                 await self._recreate()
 
     async def _recreate(self) -> None:
-        """Somebody has deleted our Node, and we are here."""
+        """Register again after the Node was deleted."""
         try:
             await self.register()
         except NotFound:
             self._status_changed.set()
         else:
-            self.on_recreated()
+            self._on_recreated()
 
     async def _heartbeat(self) -> None:
         held: Lease | None = None
         while True:
-            self.on_heartbeat()
+            self._on_heartbeat()
             try:
                 async with asyncio.timeout(CALL):
                     held = await self._renew(held)
             except (APIError, TimeoutError) as error:
-                log.warning("the node lease was not renewed: %s", error)
+                log.warning("node lease was not renewed: %s", error)
                 held = None
             await asyncio.sleep(self.settings.node_status_update_frequency)
 
@@ -376,18 +389,14 @@ class NodeObject:
         return OwnerReference(kind.api_version, kind.kind, self.name, self.uid)
 
     async def _retry_until_reached(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat while the API server cannot be reached or is not ready for us."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                async with asyncio.timeout(CALL):
-                    return await call()
-            except NotFound:
-                raise
-            except (APIError, TimeoutError) as error:
-                log.warning("node %s: %s", self.name, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+        """Retry while the API server cannot be reached or is not ready."""
+
+        def report(error: Exception) -> None:
+            if isinstance(error, NotFound):
+                raise error
+            log.warning("node %s: %s", self.name, error)
+
+        return await retry(call, on=(APIError, TimeoutError), backoff=RETRY, report=report, timeout=CALL)
 
 
 def _pod_cidr(cidr: str) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""subPath: one directory or file of a volume instead of all of it.
+"""subPath: one directory or file of a volume instead of its root.
 
-The pod may have put a link there, now or a moment from now. So the path is walked by descriptors, and what
-was found is bound onto a target of ours before the container sees it; the container gets the target.
+The pod may put a symlink there at any time. So the path is walked by file descriptors, and what was found is
+bind-mounted onto a target of the kubelet; the container gets the target.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from volplane.volumes.base import NodeContext, UncertainProgressError, remove_em
 
 
 class SubPathError(Exception):
-    """What the user is told; it never holds a path of this machine."""
+    """The text is for the pod's user and never contains a path of this machine."""
 
 
 async def bind_subpath(
-    site: NodeContext,
+    context: NodeContext,
     *,
     pod: str,
     volume: str,
@@ -28,17 +28,17 @@ async def bind_subpath(
     mount: str,
 ) -> str:
     """The path to mount into the container instead of the volume's root."""
-    target = site.paths.real(site.paths.subpath(pod, volume, container, index))
-    site.subpaths.add(pod)
+    target = context.paths.real(context.paths.subpath(pod, volume, container, index))
+    context.subpaths.add(pod)
     try:
-        if not await site.host.call(os.path.lexists, os.path.join(root, subpath)):
-            await site.host.make_below(root, subpath)
+        if not await context.host.call(os.path.lexists, os.path.join(root, subpath)):
+            await context.host.make_below(root, subpath)
     except OSError as error:
         raise SubPathError(
             f'failed to create subPath directory for volumeMount "{mount}" of container "{container}"'
         ) from error
     try:
-        await site.host.bind_below(root, subpath, target)
+        await context.host.bind_below(root, subpath, target)
     except OSError as error:
         raise SubPathError(
             f'failed to prepare subPath for volumeMount "{mount}" of container "{container}"'
@@ -46,18 +46,18 @@ async def bind_subpath(
     return target
 
 
-async def remove_subpaths(site: NodeContext, pod: str, volume: str) -> None:
-    if pod in site.subpaths:
-        directory = site.paths.real(os.path.join(site.paths.subpaths(pod), volume))
+async def remove_subpaths(context: NodeContext, pod: str, volume: str) -> None:
+    if pod in context.subpaths:
+        directory = context.paths.real(os.path.join(context.paths.subpaths(pod), volume))
         try:
-            await site.host.call(_remove, directory)
+            await context.host.call(_remove, directory)
         except OSError as error:
-            raise UncertainProgressError(f"a part of volume {volume} is still mounted: {error}") from error
+            raise UncertainProgressError(f"a subPath of volume {volume} is still mounted: {error}") from error
 
 
-async def find_subpaths(site: NodeContext) -> None:
-    """After a restart: the pods for which an earlier life has made some."""
-    site.subpaths |= set(await site.host.call(_find, site.paths.real(site.paths.pods)))
+async def find_subpaths(context: NodeContext) -> None:
+    """After a restart: find the pods that have subPath mounts."""
+    context.subpaths |= set(await context.host.call(_find, context.paths.real(context.paths.pods)))
 
 
 def _find(pods: str) -> list[str]:
@@ -65,7 +65,7 @@ def _find(pods: str) -> list[str]:
 
 
 def remove_all_subpaths(pod: str) -> None:
-    """What is left of them in a pod's directory: of volumes that leave no other trace, nobody asks for it."""
+    """Remove what is left in a pod's directory, also of volumes that leave no other trace."""
     for entry in _entries(f"{pod}/volume-subpaths"):
         _remove(entry.path)
 
@@ -73,7 +73,7 @@ def remove_all_subpaths(pod: str) -> None:
 def _remove(directory: str) -> None:
     for mounted in mounts.read_table().under(directory):
         mounts.unmount(mounted.target)
-    # Never recursive: a target that is still bound to a volume, against all odds, has the volume's files.
+    # Never recursive: a target that is still mounted after all has the volume's files.
     for container in _entries(directory):
         for target in _entries(container.path):
             os.rmdir(target.path) if target.is_dir(follow_symlinks=False) else os.unlink(target.path)

@@ -1,13 +1,12 @@
-"""A machine becomes a node: by a bootstrap token it asks for a certificate of its own, and renews it in time.
+"""TLS bootstrap: with a bootstrap token a machine requests the client certificate of its node.
 
-The key is written down before anybody is asked, and the request is named after it: whoever is killed half-way
-finds the same request again, with the certificate that was made for it meanwhile. The token is not needed any
-more afterwards, unless the machine was away until its certificate had ended.
+The key is written to disk before the request, and the request is named after it. So a kubelet that is killed
+finds the same request again, with the certificate that was issued meanwhile. The token is not needed
+afterwards, unless the certificate expires while the machine is off.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import ipaddress
@@ -33,7 +32,9 @@ from cryptography.x509.oid import NameOID
 from volplane.api.certificates import CertificateSigningRequest, CertificateSigningRequestSpec
 from volplane.api.errors import APIError, Unavailable
 from volplane.api.meta import ObjectMeta
+from volplane.base.backoff import Backoff
 from volplane.base.files import atomic_write
+from volplane.base.retry import retry
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.node.options import CLIENT_CERTIFICATE_FILE as PAIR
@@ -46,17 +47,17 @@ KEY = "kubelet-client.key.tmp"
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 SERVING_USAGES = ("digital signature", "server auth")
 SERVING, SERVING_KEY = "kubelet-server-current.pem", "kubelet-server.key.tmp"
-AUTHORITY = "ca.crt"  # of the cluster that has let us in: who may use this node's API
-SHARE = 0.8  # of its life; after that a certificate is asked for again
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+AUTHORITY = "ca.crt"  # of the cluster; signs the clients of the kubelet API
+SHARE = 0.8  # of its lifetime, after which a certificate is renewed
+RETRY = Backoff(0.1, 10.0)
 
 
 class BootstrapRefused(Exception):
-    """The cluster has refused the machine; the text is the reason."""
+    """The cluster has refused the certificate; the text is the reason."""
 
 
 async def request_client_certificate(*, name: str, bootstrap: str, config: str, directory: str) -> None:
-    """Until the file `config` says who this node is. Nothing happens if it does already. Raises NotLetIn."""
+    """Until the kubeconfig `config` is written, unless it is valid already. Raises BootstrapRefused."""
     if _exists(config) and not _has_expired(Path(directory) / PAIR):
         return
     os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -69,7 +70,7 @@ async def request_client_certificate(*, name: str, bootstrap: str, config: str, 
         await client.close()
         await transport.close()
     _write(name, bootstrap, config, Path(directory), certificate + _text(key))
-    log.info("this machine is node %s", name)
+    log.info("got the client certificate of node %s", name)
 
 
 def _exists(path: str) -> bool:
@@ -77,7 +78,7 @@ def _exists(path: str) -> bool:
 
 
 def _write(name: str, bootstrap: str, config: str, directory: Path, both: bytes) -> None:
-    """Blocking: nothing else runs yet. The kubeconfig comes last, since it is what ends the joining."""
+    """Blocking: nothing else runs yet. The kubeconfig is written last: it marks the bootstrap as done."""
     pair = directory / PAIR
     atomic_write(str(pair), both, 0o600, durable=True)
     user = {"client-certificate": str(pair), "client-key": str(pair)}
@@ -91,9 +92,9 @@ def _write(name: str, bootstrap: str, config: str, directory: Path, both: bytes)
 
 
 async def renew_client_certificate(client: Client, *, name: str, directory: str) -> str:
-    """A new client certificate, asked for with the one we have; the file that it is in. Raises NotLetIn."""
+    """Request a new client certificate with the present one; the file with it. Raises BootstrapRefused."""
     pair, path = Path(directory) / PAIR, Path(directory) / KEY
-    if _is_key_of(path, pair):  # of the last time, which ended just before it was removed
+    if _is_key_of(path, pair):  # the last renewal was killed before it removed the key
         path.unlink()
     key = _key(path)
     text = await _request_certificate(client, SIGNER, USAGES, _request(name, key))
@@ -103,17 +104,17 @@ async def renew_client_certificate(client: Client, *, name: str, directory: str)
 
 
 def seconds_until_renewal(pair: str, share: float) -> float:
-    """Seconds until the certificate in the file has lived that share of its life; below 0: overdue."""
+    """Seconds until that share of the certificate's lifetime has passed; negative: overdue."""
     held = x509.load_pem_x509_certificate(Path(pair).read_bytes())
-    begun, life = held.not_valid_before_utc, held.not_valid_after_utc - held.not_valid_before_utc
-    return (begun + life * share - datetime.now(UTC)).total_seconds()
+    start, lifetime = held.not_valid_before_utc, held.not_valid_after_utc - held.not_valid_before_utc
+    return (start + lifetime * share - datetime.now(UTC)).total_seconds()
 
 
 def _has_expired(pair: Path) -> bool:
     try:
         return seconds_until_renewal(str(pair), 1.0) <= 0
     except (FileNotFoundError, ValueError):
-        return False  # who we are is said in another way
+        return False  # the kubeconfig has other credentials
 
 
 def _is_key_of(path: Path, pair: Path) -> bool:
@@ -125,9 +126,9 @@ def _is_key_of(path: Path, pair: Path) -> bool:
 
 
 async def request_serving_certificate(client: Client, *, name: str, address: str, directory: str) -> str:
-    """The file with the certificate under which this node's API is reached; a person has to approve it.
+    """The file with the serving certificate of the kubelet API. A person has to approve the request.
 
-    Raises NotLetIn.
+    Raises BootstrapRefused.
     """
     pair = Path(directory) / SERVING
     if _is_valid(pair):
@@ -142,7 +143,7 @@ async def request_serving_certificate(client: Client, *, name: str, address: str
 
 
 def _is_valid(pair: Path) -> bool:
-    """There, and valid for another while."""
+    """Whether it exists and is not due for renewal."""
     try:
         return seconds_until_renewal(str(pair), SHARE) > 0
     except (FileNotFoundError, ValueError):
@@ -154,27 +155,31 @@ async def _request_certificate(client: Client, signer: str, usages: tuple[str, .
         metadata=ObjectMeta(name=_request_name(text)),
         spec=CertificateSigningRequestSpec(request=text, signer_name=signer, usages=usages),
     )
-    pause = FIRST_PAUSE
-    while True:
-        try:
-            made = await client.create(request, exists_ok=True)
-            return _read_certificate(made) or await _wait_for_approval(client, made)
-        except (Unavailable, TimeoutError) as error:  # the cluster is not up yet, or the connection broke
-            log.warning("not let in yet: %s", error)
-        except APIError as error:
-            raise BootstrapRefused(f"the request for a certificate was refused: {error}") from error
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def ask() -> bytes:
+        made = await client.create(request, exists_ok=True)
+        return _read_certificate(made) or await _wait_for_approval(client, made)
+
+    try:
+        # The cluster may not be up yet, or the connection breaks.
+        return await retry(
+            ask,
+            on=(Unavailable, TimeoutError),
+            backoff=RETRY,
+            report=lambda error: log.warning("no certificate yet: %s", error),
+        )
+    except APIError as error:
+        raise BootstrapRefused(f"the request for a certificate was refused: {error}") from error
 
 
 async def _wait_for_approval(client: Client, made: CertificateSigningRequest) -> bytes:
-    """Approval may be a person's, so there is no end to waiting for it."""
-    log.info("waiting for the signing request %s to be approved", made.name)
+    """No timeout: a person may have to approve the request."""
+    log.info("waiting for approval of signing request %s", made.name)
     fields = f"metadata.name={made.name}"
     async for change in client.watch(CertificateSigningRequest, fields=fields, revision=made.revision):
         if change.object is not None and (text := _read_certificate(change.object)):
             return text
-    raise Unavailable("the watch has ended")
+    raise Unavailable("the watch ended")
 
 
 def _read_certificate(request: CertificateSigningRequest) -> bytes:

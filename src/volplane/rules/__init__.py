@@ -1,4 +1,4 @@
-"""Pure facts that several rooms share: who fits whom, what is in the way, and the `Wait` that says so.
+"""Pure rules that several rooms share: what matches what, what is refused and why, and the `Wait` of a plan.
 
-Nothing here acts, asks or knows the time; plans call it, and `explain` reads the same words.
+Nothing here acts, reads objects or knows the time. Plans call it, and so does `explain`.
 """

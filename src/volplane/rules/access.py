@@ -1,7 +1,7 @@
-"""Access modes: what a volume offers, what a claim wants, and how many nodes may hold the disk.
+"""Access modes: what a volume offers, what a claim requests, and whether several nodes may attach the disk.
 
-The subtle thing: a volume without access modes is not exclusive. Only a volume whose modes are known, and
-all of them for a single node, is kept from a second one.
+A volume without access modes is not exclusive. Only a volume whose modes are known, and all of them for a
+single node, is kept from a second node.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ WRITE_MANY = "ReadWriteMany"
 
 
 def missing_modes(volume: PersistentVolume, claim: PersistentVolumeClaim) -> tuple[str, ...]:
-    """The modes that the claim wants and the volume does not offer."""
+    """The modes that the claim requests and the volume does not offer."""
     return tuple(mode for mode in claim.spec.access_modes if mode not in volume.spec.access_modes)
 
 
 def is_shareable(volume: PersistentVolume | None) -> bool:
-    """May be attached to several nodes at once; also when nothing is known of the volume."""
+    """Whether several nodes may attach it at once; True if its modes are not known."""
     if volume is None or not volume.spec.access_modes:
         return True
     return WRITE_MANY in volume.spec.access_modes or READ_MANY in volume.spec.access_modes

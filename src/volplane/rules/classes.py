@@ -1,16 +1,14 @@
-"""Storage classes: which one is the default, who provisions for one, which in-tree names mean CSI drivers.
+"""Storage classes: the default, the provisioner, and which in-tree names stand for CSI drivers.
 
-The subtle thing: a class name that no class answers to is not delayed; its claim is told so by provisioning.
+A class that does not exist does not delay binding: its claim gets an event from provisioning instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from volplane.api.annotations import BETA_DEFAULT_CLASS_ANNOTATION, DEFAULT_CLASS_ANNOTATION
 from volplane.api.storage import StorageClass
-
-IS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
-BETA_IS_DEFAULT = "storageclass.beta.kubernetes.io/is-default-class"
 
 IMMEDIATE = "Immediate"
 FIRST_CONSUMER = "WaitForFirstConsumer"
@@ -18,7 +16,7 @@ FIRST_CONSUMER = "WaitForFirstConsumer"
 IN_TREE = "kubernetes.io/"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
-# The in-tree plugins that are gone, and the CSI drivers that answer to their names since.
+# In-tree plugins that were removed, and the CSI drivers that replace them.
 MIGRATED = {
     "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
     "kubernetes.io/azure-disk": "disk.csi.azure.com",
@@ -33,13 +31,13 @@ MIGRATION_DRIVERS = frozenset(MIGRATED.values())
 
 def is_default(storage_class: StorageClass) -> bool:
     notes = storage_class.metadata.annotations
-    return notes.get(IS_DEFAULT) == "true" or notes.get(BETA_IS_DEFAULT) == "true"
+    return notes.get(DEFAULT_CLASS_ANNOTATION) == "true" or notes.get(BETA_DEFAULT_CLASS_ANNOTATION) == "true"
 
 
 def default(classes: Iterable[StorageClass]) -> StorageClass | None:
-    """The newest class that is marked as default; among equally old ones the first by name."""
+    """The newest class that is marked as default; of equally old ones the first by name."""
     marked = sorted((c for c in classes if is_default(c)), key=lambda c: c.name)
-    # Stamps are of one format, so they order as strings; max() keeps the first of equals.
+    # Timestamps have one format, so they compare as strings; max() returns the first of equals.
     return max(marked, key=lambda c: c.metadata.creation_timestamp, default=None)
 
 
@@ -48,10 +46,10 @@ def is_delayed(storage_class: StorageClass | None) -> bool:
 
 
 def is_external(provisioner: str) -> bool:
-    """Somebody outside the control plane makes the volumes: a CSI driver, under its own or an old name."""
+    """Whether a CSI driver provisions the volumes, under its own name or that of an in-tree plugin."""
     return not provisioner.startswith(IN_TREE) or provisioner in MIGRATED
 
 
 def driver_name(provisioner: str) -> str:
-    """The name under which the external side listens."""
+    """The name of the CSI driver; an in-tree name is translated."""
     return MIGRATED.get(provisioner, provisioner)

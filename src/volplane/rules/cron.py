@@ -1,8 +1,7 @@
-"""Cron schedules: five fields or a descriptor, and the next moment that fits.
+"""Cron schedules: five fields or a descriptor, and the next time that matches.
 
-Days follow the old rule: when both the day of the month and the day of the week are restricted, either one
-suffices. The subtle thing is the change of clocks: a moment that a zone skips does not happen, and one that
-comes twice happens once.
+When both the day of the month and the day of the week are restricted, either one suffices. When clocks
+change, a time that a zone skips does not happen, and one that comes twice happens once.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _EVERY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h)")
 _DURATION = re.compile(rf"(?:{_EVERY.pattern})+")
-_DIGITS = 9  # of a number in a schedule: more than any field takes
+_DIGITS = 9  # digits of a number in a schedule; no field takes more
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LONGEST = 9.2e9  # seconds: what 64 bits of nanoseconds hold
-_HORIZON = 5 * 366  # days in which every possible date comes once, the 29th of February included
+_LONGEST = 9.2e9  # seconds; 64 bits of nanoseconds
+_HORIZON = 5 * 366  # days; every date occurs within them, February 29 included
 
 
 class InvalidSchedule(ValueError):
-    """The text is no schedule; says why."""
+    """The text is not a schedule."""
 
 
 class Bounds(Struct, frozen=True):
@@ -63,7 +62,7 @@ class Schedule(Struct, frozen=True):
     every: float = 0.0  # seconds, for `@every`
 
     def after(self, moment: datetime, where: tzinfo = UTC) -> datetime | None:
-        """The first fitting moment later than this one, in UTC; None if there is none."""
+        """The first matching time after this one, in UTC; None if there is none."""
         if self.every:
             return moment.astimezone(UTC).replace(microsecond=0) + timedelta(seconds=self.every)
         first = moment.astimezone(where).date()
@@ -74,7 +73,7 @@ class Schedule(Struct, frozen=True):
         return None
 
     def latest(self, since: datetime, until: datetime, where: tzinfo = UTC) -> datetime | None:
-        """The last fitting moment after `since` and not after `until`."""
+        """The last matching time after `since` and not after `until`."""
         if self.every:
             times = int((until - since).total_seconds() / self.every)
             return since.astimezone(UTC) + timedelta(seconds=times * self.every) if times > 0 else None
@@ -87,7 +86,7 @@ class Schedule(Struct, frozen=True):
         return None
 
     def _on(self, day: date, where: tzinfo) -> list[datetime]:
-        """All moments of a day, in order."""
+        """All matching times of a day, in order."""
         if day.month not in self.months or not self._fits(day.day, (day.weekday() + 1) % 7):
             return []
         local = (
@@ -105,7 +104,7 @@ class Schedule(Struct, frozen=True):
 
 
 def parse(text: str) -> Schedule:
-    """Raises BadSchedule."""
+    """Raises InvalidSchedule."""
     text = text.strip()
     if text.startswith("@every "):
         return Schedule(every=max(_duration(text.removeprefix("@every ").strip()), 1.0))
@@ -122,7 +121,7 @@ def parse(text: str) -> Schedule:
 
 
 def zone(name: str | None) -> tzinfo:
-    """Raises KeyError or ValueError when nobody knows it."""
+    """Raises KeyError or ValueError for an unknown zone."""
     return ZoneInfo(name) if name else UTC
 
 
@@ -168,7 +167,7 @@ def _number(text: str, bounds: Bounds) -> int:
 
 
 def _duration(text: str) -> float:
-    # As a whole first: looking for parts in a long number without a unit takes the square of its length.
+    # The whole text first: searching parts in a long number without a unit takes quadratic time.
     seconds = 0.0
     if _DURATION.fullmatch(text):
         seconds = sum(float(number) * _UNITS[unit] for number, unit in _EVERY.findall(text))

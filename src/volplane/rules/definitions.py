@@ -1,4 +1,4 @@
-"""What a CustomResourceDefinition means to clients: where its objects are, and under which versions."""
+"""What a CustomResourceDefinition means to clients: whether its kind is served, and in which versions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ def is_established(definition: CustomResourceDefinition) -> bool:
 
 
 def api_versions(definition: CustomResourceDefinition) -> tuple[str, ...]:
-    """The apiVersions that its objects may be called by; none while it is not established."""
+    """The apiVersions of its objects; none while it is not established."""
     if not is_established(definition):
         return ()
     return tuple(f"{definition.spec.group}/{v.name}" for v in definition.spec.versions if v.served)
 
 
 def metadata_type(definition: CustomResourceDefinition) -> type[Resource] | None:
-    """The type by which a client follows its objects' metadata; every version shows the same ones.
+    """A type for watching the metadata of its objects; all versions show the same objects.
 
-    The stored version is asked for where it is served: it costs no conversion.
+    The stored version is preferred if it is served: it needs no conversion.
     """
     served = [v for v in definition.spec.versions if v.served]
     if not served or not is_established(definition):

@@ -1,7 +1,7 @@
-"""Disruption budgets: whom they cover and what they say, for whoever counts and whoever evicts.
+"""Pod disruption budgets: which pods they cover, and their condition.
 
-An eviction takes one from what is allowed and notes the pod, before the pod goes; until it is seen going, or
-for two minutes, that pod counts as gone.
+An eviction reduces `disruptionsAllowed` and notes the pod before the pod is deleted. Until the pod is seen
+terminating, or for two minutes, it counts as disrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from volplane.api.selectors import InvalidSelector, LabelMatcher
 
 CONDITION = "DisruptionAllowed"
 SYNC_FAILED = "SyncFailed"
-DELETION_TIMEOUT = 120.0  # seconds that an eviction has to show in the pod
+DELETION_TIMEOUT = 120.0  # seconds until a granted eviction no longer counts if the pod is not terminating
 
 
 def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
@@ -30,7 +30,7 @@ def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
 def set_allowed_condition(
     status: PodDisruptionBudgetStatus, now: str, *, failure: str = ""
 ) -> PodDisruptionBudgetStatus:
-    """The status with the condition that follows from its numbers."""
+    """The status with the DisruptionAllowed condition that follows from its numbers."""
     allowed = status.disruptions_allowed > 0 and not failure
     reason = SYNC_FAILED if failure else "SufficientPods" if allowed else "InsufficientPods"
     held = next((c for c in status.conditions if c.type == CONDITION), None)

@@ -1,8 +1,8 @@
-"""How long a cloud takes: ranges in seconds, by profile and step.
+"""Latencies of a cloud: ranges in seconds, by profile and step.
 
-The ranges lie inside those that operators report (attach 5 to 30 s, format and mount 2 to 10 s, 15 to 45 s
+The ranges are within those that operators report (attach 5 to 30 s, format and mount 2 to 10 s, 15 to 45 s
 from a scheduled pod to a running one; io2 attaches in 5 to 15 s and mounts in half a second; a shared file
-system has no attach and mounts in 1 to 2 s), narrowed so that a whole journey keeps to its total, too.
+system has no attach and mounts in 1 to 2 s), narrowed so that the sum keeps to the reported total, too.
 """
 
 from __future__ import annotations
@@ -42,6 +42,6 @@ def check_profile(profile: str) -> str:
 
 
 def seconds(profile: str, step: str, draw: float) -> float:
-    """`draw` between 0 and 1 chooses within the range."""
+    """The latency of a step; `draw` between 0 and 1 chooses within its range."""
     low, high = PROFILES[profile].get(step, (0.0, 0.0))
     return low + (high - low) * draw

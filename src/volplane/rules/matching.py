@@ -1,12 +1,11 @@
 """Which volume a claim gets, and why it does not get the others.
 
-The binder asks for claims without a node; the scheduler asks with the labels of a node. `refusal` is the
-one place where a pair is judged, so that the reason a user reads is the reason that decided.
+The binder calls it for claims without a node; the scheduler calls it with the labels of a node. `refusal` is
+the one place where a pair is judged, so that the reason a user reads is the reason that decided.
 
-The subtle things. Volumes are tried by their exact set of access modes, fewest modes first, and the first
-set with a fitting volume wins even if a later one holds a smaller volume. A volume whose claimRef already
-names the claim is taken whatever its class, selector and phase, but only if it is big enough and of the
-right mode.
+Volumes are tried by their exact set of access modes, fewest modes first, and the first set with a matching
+volume wins even if a later one has a smaller volume. A volume whose claimRef already names the claim is taken
+whatever its class, selector and phase, but only if it is large enough and of the right volume mode.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def mode(of: PersistentVolume | PersistentVolumeClaim) -> str:
 
 
 def mismatch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
-    """Why a volume that the claim asks for by name cannot be its own, as the event words it; or ""."""
+    """Why the volume that the claim names does not match, as in the event; "" if it does."""
     if volume.is_deleting:
         return f'the volume is marked for deletion "{volume.name}"'
     if sizes.capacity(volume) < sizes.requested_size(claim):
@@ -54,7 +53,7 @@ def refusal(
     delayed: bool = False,
     labels: Mapping[str, str] | None = None,
 ) -> str:
-    """Why the claim does not get this volume; "" when it may. With `labels`, on a node that carries them."""
+    """Why the claim does not get this volume; "" if it may. With `labels`: on a node with these labels."""
     return (
         _never_fits(volume, claim)
         or _unreachable(volume, labels)
@@ -63,7 +62,7 @@ def refusal(
 
 
 def _never_fits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
-    """What not even a reservation for this very claim overrules."""
+    """Mismatches that hold even for a volume reserved for the claim."""
     if not is_free_for(volume, claim):
         return f"claimed by {claim_key(volume)}"
     have, want = sizes.capacity(volume), sizes.requested_size(claim)
@@ -114,16 +113,16 @@ def best(
     labels: Mapping[str, str] | None = None,
     taken: Collection[str] = (),
 ) -> PersistentVolume | None:
-    """The volume for the claim: reserved ones before others, then the smallest, equal ones by name."""
+    """The volume for the claim: reserved ones first, then the smallest, then by name."""
     candidates = [v for v in volumes if v.name not in taken and not _never_fits(v, claim)]
     if not candidates:
         return None
     candidates.sort(key=_by_modes)
     reserved = [v for v in candidates if is_for(v, claim)]
     if labels is not None and any(_unreachable(v, labels) for v in reserved):
-        return None  # the claim's own volume is elsewhere, so no other will do on this node
+        return None  # the volume reserved for the claim is elsewhere, so no other may be used on this node
     fitting = [v for v in candidates if not refusal(v, claim, delayed=delayed, labels=labels)]
-    if labels is None and fitting:  # the scheduler looks at all volumes of a class alike
+    if labels is None and fitting:  # the scheduler does not group volumes by access modes
         fitting = [v for v in fitting if _modes(v) == _modes(fitting[0])]
     return min(fitting, key=lambda v: _rank(v, claim), default=None)
 
@@ -144,8 +143,8 @@ def _rank(volume: PersistentVolume, claim: PersistentVolumeClaim) -> tuple[bool,
 def refusals(
     claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume], *, delayed: bool = False, most: int = 5
 ) -> str:
-    """For each unclaimed volume the reason why it is not the claim's; the first few by name, then a count."""
+    """Why each unclaimed volume does not match; the first few by name, then a count."""
     free = sorted((v for v in volumes if is_free_for(v, claim)), key=lambda v: v.name)
-    told = [f"{v.name}: {refusal(v, claim, delayed=delayed)}" for v in free[:most]]
-    rest = len(free) - len(told)
-    return "; ".join([*told, f"and {rest} more"] if rest else told)
+    lines = [f"{v.name}: {refusal(v, claim, delayed=delayed)}" for v in free[:most]]
+    rest = len(free) - len(lines)
+    return "; ".join([*lines, f"and {rest} more"] if rest else lines)

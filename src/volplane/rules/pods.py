@@ -1,7 +1,7 @@
-"""Pods and their volumes: which claims a pod uses, and when it has let go of them.
+"""Pods and their volumes: which claims a pod uses, and when it has released them.
 
-The subtle thing: a pod being deleted still holds its volumes while one of its containers may run; one that
-never reported a container runs none.
+A terminating pod uses its volumes while one of its containers may run. A pod that never reported a container
+runs none.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ENDED = ("Succeeded", "Failed")
 
 
 class PodClaimUse(Struct, frozen=True):
-    """One claim as one pod uses it."""
+    """How a pod uses one claim."""
 
     volume: str  # the volume's name inside the pod
     claim: str
-    ephemeral: bool = False  # made for this pod and owned by it
+    ephemeral: bool = False  # created for this pod and owned by it
     read_only: bool = False
 
 
@@ -35,7 +35,7 @@ def claim_uses(pod: Pod) -> Iterator[PodClaimUse]:
 
 
 def containers(pod: Pod) -> Iterator[Container | EphemeralContainer]:
-    """All of them, in the order in which they are started."""
+    """All containers, in the order in which they start."""
     yield from pod.spec.init_containers
     yield from pod.spec.containers
     yield from pod.spec.ephemeral_containers
@@ -56,7 +56,7 @@ def has_ended(pod: Pod) -> bool:
 
 
 def has_released_volumes(pod: Pod) -> bool:
-    """Nothing of the pod can touch its volumes any more: it ended, or it is going and no container runs."""
+    """Whether the pod cannot use its volumes any more: it ended, or it terminates and no container runs."""
     return has_ended(pod) or (pod.is_deleting and not _may_run(pod))
 
 
@@ -67,7 +67,7 @@ def _may_run(pod: Pod) -> bool:
         *status.container_statuses,
         *status.ephemeral_container_statuses,
     )
-    # A state without any member means waiting.
+    # A state without members means waiting.
     return any(c.state.running is not None for c in everything)
 
 
@@ -76,5 +76,5 @@ def owns(pod: Pod, claim: PersistentVolumeClaim) -> bool:
 
 
 def ephemeral_conflict(pod: Pod, claim: PersistentVolumeClaim) -> str:
-    """What is said when the claim of a pod's ephemeral volume was made for somebody else."""
+    """Upstream's message if the claim of an ephemeral volume was created for another owner."""
     return f"PVC {claim.key} was not created for pod {pod.key} (pod is not owner)"

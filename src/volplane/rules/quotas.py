@@ -1,7 +1,7 @@
-"""What claims use of a namespace's quotas: their number and their size, in all and per storage class.
+"""What claims use of a namespace's quotas: their number and size, in total and per storage class.
 
-The subtle thing: a claim that was shrunk after a failed expansion still counts with what was set aside for
-it, since the volume may have grown to that already.
+A claim whose request was lowered after a failed expansion still counts with its allocated size, because the
+volume may have reached that size already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ATTRIBUTES = "VolumeAttributesClass"
 
 
 def usage(claim: PersistentVolumeClaim) -> dict[str, int]:
-    """By the names that quotas have for it."""
+    """What a claim uses, by resource name of quotas."""
     size = quantity.value(claim.spec.resources.requests.get("storage", "0"))
     aside = quantity.value(claim.status.allocated_resources.get("storage", "0"))
     held = {COUNT: 1, OBJECTS: 1, STORAGE: max(size, aside)}
@@ -30,7 +30,7 @@ def usage(claim: PersistentVolumeClaim) -> dict[str, int]:
 
 
 def covers(quota: ResourceQuota, claim: PersistentVolumeClaim) -> bool:
-    """Whether the quota's scopes take claims in, and this one."""
+    """Whether the quota's scopes include this claim."""
     selector = quota.spec.scope_selector
     needs = selector.match_expressions if selector is not None else ()
     if any(scope != ATTRIBUTES for scope in quota.spec.scopes):
@@ -63,7 +63,7 @@ def _attributes(claim: PersistentVolumeClaim) -> set[str]:
 
 
 def compute_used(quota: ResourceQuota, claims: Iterable[PersistentVolumeClaim]) -> dict[str, int]:
-    """What the claims use of those of the quota's resources that claims can use."""
+    """What the claims use of the quota's resources."""
     total = {name: 0 for name in quota.spec.hard if is_of_claims(name)}
     for claim in claims:
         if total and covers(quota, claim):

@@ -1,8 +1,8 @@
-"""How far the growth of a claim's volume has come: the marks that resizer and node leave on the claim.
+"""The state of a claim's expansion: what the resizer and the kubelet write on the claim.
 
-The control plane's part and the node's part hand over through `allocatedResourceStatuses`; people read the
-conditions. The subtle thing: `allocatedResources` is the size that is being worked towards, which is not
-what the claim asks for once its request was lowered again.
+The control plane and the node hand over through `allocatedResourceStatuses`; conditions are for people.
+`allocatedResources` is the target of the running expansion. It differs from the claim's request once that
+was lowered again.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from typing import Any
 
 from volplane.api import quantity
 from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimCondition
-
-RESIZER = "volume.kubernetes.io/storage-resizer"
-NODE_NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
 
 RESIZING = "Resizing"
 FILE_SYSTEM_PENDING = "FileSystemResizePending"
@@ -35,25 +32,21 @@ class ResizeState(StrEnum):
     NODE_IN_PROGRESS = "NodeResizeInProgress"
     NODE_INFEASIBLE = "NodeResizeInfeasible"
 
-    @property
-    def is_with_node(self) -> bool:
-        return self in (ResizeState.NODE_PENDING, ResizeState.NODE_IN_PROGRESS)
-
 
 def state(claim: PersistentVolumeClaim) -> ResizeState:
     try:
         return ResizeState(claim.status.allocated_resource_statuses.get("storage", ""))
-    except ValueError:  # a word of a newer version: as if nothing was said
+    except ValueError:  # a state of a newer version counts as none
         return ResizeState.NONE
 
 
 def actual_size(claim: PersistentVolumeClaim) -> int:
-    """The size that the claim's user sees."""
+    """The size in the claim's status."""
     return quantity.value(claim.status.capacity.get("storage", "0"))
 
 
 def allocated_size(claim: PersistentVolumeClaim) -> int | None:
-    """The size that is being worked towards, if anything ever was."""
+    """The target of the last expansion; None if there was none."""
     size = claim.status.allocated_resources.get("storage")
     return None if size is None else quantity.value(size)
 
@@ -68,16 +61,16 @@ def conditions(
     *,
     drop: Iterable[str] = (),
 ) -> list[Mapping[str, Any]]:
-    """The strategic patch of a claim's conditions that sets some and drops others; [] if nothing changes."""
+    """A strategic patch that sets some conditions and removes others; [] if nothing changes."""
     there = {c.type: c for c in claim.status.conditions}
     changes = [new for new in wanted if not _is_same_condition(there.get(new["type"]), new)]
-    told = {new["type"] for new in wanted}
-    gone = [{"$patch": "delete", "type": t} for t in drop if t in there and t not in told]
-    return [*gone, *changes]
+    kept = {new["type"] for new in wanted}
+    removed = [{"$patch": "delete", "type": t} for t in drop if t in there and t not in kept]
+    return [*removed, *changes]
 
 
 def _is_same_condition(old: PersistentVolumeClaimCondition | None, new: Mapping[str, Any]) -> bool:
-    """It is there already, whenever it was said."""
+    """Equal apart from the time."""
     if old is None or old.status != new["status"]:
         return False
     return (old.reason, old.message) == (new.get("reason", ""), new.get("message", ""))

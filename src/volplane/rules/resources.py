@@ -1,8 +1,8 @@
-"""What a pod asks of its node, and what a node has to give, as whole numbers.
+"""What a pod requests of its node, and what a node can allocate, as integers.
 
-CPU counts in thousandths, everything else in units. The subtle thing: init containers run one after the
-other and before the rest, so a pod asks for the greater of their peak and the sum of what runs later; a
-restartable init container (a sidecar) stays, and counts on both sides.
+CPU counts in millicores, everything else in units. Init containers run one after the other before the rest,
+so a pod requests the greater of their peak and the sum of what runs later. A restartable init container (a
+sidecar) keeps running, and counts on both sides.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def allocatable(node: Node) -> dict[str, int]:
 
 
 def requests(pod: Pod) -> dict[str, int]:
-    """Everything the pod asks for; zero requests are left out."""
+    """All requests of the pod, without zeros."""
     spec = pod.spec
     plain = not (spec.init_containers or spec.overhead or spec.resources)
     if plain and len(spec.containers) == 1:
-        return _without_zero(amounts(spec.containers[0].resources.requests))  # nearly all pods
+        return _without_zero(amounts(spec.containers[0].resources.requests))  # most pods
     running = _sum(amounts(c.resources.requests) for c in spec.containers)
     peak: dict[str, int] = {}
     sidecars: dict[str, int] = {}
@@ -47,7 +47,7 @@ def requests(pod: Pod) -> dict[str, int]:
         else:
             peak = _max(peak, _sum((sidecars, own)))
     total = _max(_sum((running, sidecars)), peak)
-    if spec.resources is not None:  # set for the pod as a whole, it replaces what the containers add up to
+    if spec.resources is not None:  # pod-level requests replace the sum of the containers
         total |= amounts(spec.resources.requests)
     return _without_zero(_sum((total, amounts(spec.overhead))))
 

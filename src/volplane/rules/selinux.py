@@ -1,8 +1,8 @@
-"""SELinux: the label with which a volume is mounted, so that nobody has to relabel its files one by one.
+"""SELinux: the label with which a volume is mounted, so that its files need no relabelling.
 
-A label is told apart from the pod alone: what its containers ask for, completed by what the machine's policy
-gives to containers' files. The subtle thing is the level. A container that names none gets one by chance when
-it is started; no volume can be mounted for it beforehand, so it has no label here.
+The label follows from the pod: the options of its containers, completed by the file context of the machine's
+policy. A container that names no level gets a random one when it starts; a volume cannot be mounted for that
+beforehand, so it has no label here.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from msgspec import Struct
 from volplane.api.core import PersistentVolume, Pod, SELinuxOptions
 from volplane.rules import access, pods
 
-RECURSIVE = "Recursive"  # a pod whose files are relabelled one by one after all
-EVERY_MODE = "SELinuxMount"  # upstream's gate: not volumes of one pod alone
+RECURSIVE = "Recursive"  # value of seLinuxChangePolicy: relabel file by file
+EVERY_MODE = "SELinuxMount"  # upstream's feature gate: not only ReadWriteOncePod volumes
 
 
 class SELinuxPolicy(Struct, frozen=True):
-    """What a machine with SELinux gives to containers, as user:role:type:level."""
+    """The default contexts of a machine with SELinux, as user:role:type:level."""
 
     process: str = ""
     file: str = ""
 
 
 class SELinuxLabelConflict(ValueError):
-    """Containers of one pod want one volume with different labels."""
+    """Containers of one pod need one volume with different labels."""
 
 
 def is_mountable(volume: PersistentVolume | None, *, every_mode: bool) -> bool:
-    """Whether a volume's access modes allow one label for all of it."""
+    """Whether the access modes of the volume allow mounting it with one label."""
     if volume is None:
         return False
     return every_mode or volume.spec.access_modes == (access.ONCE_POD,)
 
 
 def label(pod: Pod, volume: str, policy: SELinuxPolicy) -> str:
-    """Of the pod's volume of that name; "" if it is not known. Raises Conflict."""
+    """The label of a volume of the pod; "" if it is not known. Raises SELinuxLabelConflict."""
     labels = {file_label(options, policy): None for options in _container_options(pod, volume)}
     if len(labels) > 1:
         raise SELinuxLabelConflict(f"multiple SELinux labels found: {','.join(labels)}")
@@ -50,7 +50,7 @@ def is_mount_declined(pod: Pod) -> bool:
 
 
 def file_label(options: SELinuxOptions, policy: SELinuxPolicy) -> str:
-    """What files of a container with these options have; only user and level are the container's own."""
+    """The file label of a container with these options; only user and level are taken from the container."""
     if not options.level or not policy.process or policy.file.count(":") < 2:
         return ""
     user, role, kind = policy.file.split(":", 3)[:3]

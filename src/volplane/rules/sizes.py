@@ -1,4 +1,4 @@
-"""How big a claim wants its volume, how big a volume is, and how to say so."""
+"""Sizes of claims and volumes, and how to write them."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def capacity(volume: PersistentVolume) -> int:
 
 
 def format_size(size: int) -> str:
-    """As the API writes sizes: `1Gi` where it comes out even, bytes otherwise."""
+    """As the API writes sizes: `1Gi` if it is a multiple, bytes otherwise."""
     return quantity.from_bytes(size)

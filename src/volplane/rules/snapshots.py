@@ -1,20 +1,32 @@
-"""Snapshots and their contents: which belongs to which, the marks on them, and what a class means.
+"""Snapshots and group snapshots with their contents: which belongs to which, and what a class means.
 
-Two roles work on a content: the snapshot controller makes it and says when it is to go, the snapshotter
-beside the driver does what it stands for. The subtle thing: only a content that names its snapshot by uid is
-bound; one without a uid is a snapshot from elsewhere that waits for the object that names it.
+Two roles work on a content: the snapshot controller creates it and marks it for deletion, the snapshotter
+beside the driver creates and deletes the snapshot. Only a content that names its snapshot by uid is bound; a
+content without a uid is pre-provisioned and waits for the snapshot that names it.
+
+The functions take both kinds. `SnapshotKind` has the names in which the kinds differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from volplane.api import names
-from volplane.api.core import PersistentVolumeClaim, SecretReference
-from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
+from volplane.api.annotations import GROUP_SNAPSHOT_HANDLE_ANNOTATION
+from volplane.api.core import ObjectReference, PersistentVolumeClaim, SecretReference
+from volplane.api.snapshot import (
+    VolumeGroupSnapshot,
+    VolumeGroupSnapshotClass,
+    VolumeGroupSnapshotContent,
+    VolumeSnapshot,
+    VolumeSnapshotClass,
+    VolumeSnapshotContent,
+)
+from volplane.rules import groups
 from volplane.rules.templates import InvalidTemplate, resolve
 
 GROUP = "snapshot.storage.k8s.io"
@@ -26,7 +38,6 @@ BEING_DELETED = _DOMAIN + "volumesnapshot-being-deleted"
 SECRET_NAME = _DOMAIN + "deletion-secret-name"
 SECRET_NAMESPACE = _DOMAIN + "deletion-secret-namespace"
 MANAGED_BY = _DOMAIN + "managed-by"
-GROUP_HANDLE = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 
 AS_SOURCE = _DOMAIN + "volumesnapshot-as-source-protection"
 BOUND = _DOMAIN + "volumesnapshot-bound-protection"
@@ -46,43 +57,87 @@ class InvalidSnapshotClass(ValueError):
 
 # --- what belongs to what
 
-
-def content_name(snapshot: VolumeSnapshot) -> str:
-    """The content that is, or would be, made for a snapshot."""
-    return f"snapcontent-{snapshot.uid}"
-
-
-def bound_name(snapshot: VolumeSnapshot) -> str:
-    return (snapshot.status.bound_volume_snapshot_content_name or "") if snapshot.status is not None else ""
+AnySnapshot: TypeAlias = VolumeSnapshot | VolumeGroupSnapshot
+AnyContent: TypeAlias = VolumeSnapshotContent | VolumeGroupSnapshotContent
+AnySnapshotClass = TypeVar("AnySnapshotClass", VolumeSnapshotClass, VolumeGroupSnapshotClass)
 
 
-def named_content(snapshot: VolumeSnapshot) -> str:
-    """The content to look at: the one it is bound to or names, else the one made for it."""
-    return bound_name(snapshot) or snapshot.spec.source.volume_snapshot_content_name or content_name(snapshot)
+def content_name(snapshot: AnySnapshot) -> str:
+    """The content that is, or would be, created for a snapshot."""
+    return f"{kind_of(snapshot).content_prefix}-{snapshot.uid}"
 
 
-def snapshot_key(content: VolumeSnapshotContent) -> str:
-    ref = content.spec.volume_snapshot_ref
+def source_content_name(snapshot: AnySnapshot) -> str | None:
+    """The pre-provisioned content that a snapshot names."""
+    if isinstance(snapshot, VolumeSnapshot):
+        return snapshot.spec.source.volume_snapshot_content_name
+    return snapshot.spec.source.volume_group_snapshot_content_name
+
+
+def bound_name(snapshot: AnySnapshot) -> str:
+    """The content that the status names."""
+    if isinstance(snapshot, VolumeSnapshot):
+        name = snapshot.status.bound_volume_snapshot_content_name if snapshot.status is not None else None
+    else:
+        status = snapshot.status
+        name = status.bound_volume_group_snapshot_content_name if status is not None else None
+    return name or ""
+
+
+def named_content(snapshot: AnySnapshot) -> str:
+    """The content to look at: the one it is bound to or names, else the one created for it."""
+    return bound_name(snapshot) or source_content_name(snapshot) or content_name(snapshot)
+
+
+def class_name(obj: AnySnapshot | AnyContent) -> str | None:
+    if isinstance(obj, VolumeSnapshot | VolumeSnapshotContent):
+        return obj.spec.volume_snapshot_class_name
+    return obj.spec.volume_group_snapshot_class_name
+
+
+def snapshot_ref(content: AnyContent) -> ObjectReference:
+    if isinstance(content, VolumeSnapshotContent):
+        return content.spec.volume_snapshot_ref
+    return content.spec.volume_group_snapshot_ref
+
+
+def snapshot_key(content: AnyContent) -> str:
+    ref = snapshot_ref(content)
     return f"{ref.namespace}/{ref.name}"
 
 
-def is_for(content: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> bool:
+def is_for(content: AnyContent, snapshot: AnySnapshot) -> bool:
     """The content names this snapshot: with its uid, or with none."""
-    ref = content.spec.volume_snapshot_ref
+    ref = snapshot_ref(content)
     return (ref.namespace, ref.name) == (snapshot.namespace, snapshot.name) and ref.uid in ("", snapshot.uid)
 
 
-def is_bound_to(content: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> bool:
-    return is_for(content, snapshot) and content.spec.volume_snapshot_ref.uid == snapshot.uid
+def is_bound_to(content: AnyContent, snapshot: AnySnapshot) -> bool:
+    return is_for(content, snapshot) and snapshot_ref(content).uid == snapshot.uid
 
 
-def is_ready(obj: VolumeSnapshot | VolumeSnapshotContent) -> bool:
+def is_ready(obj: AnySnapshot | AnyContent) -> bool:
     return obj.status is not None and obj.status.ready_to_use is True
+
+
+def volume_handles(content: AnyContent) -> tuple[str, ...]:
+    """The volumes that a content is to be taken of; none if it is pre-provisioned."""
+    if isinstance(content, VolumeGroupSnapshotContent):
+        return content.spec.source.volume_handles
+    handle = content.spec.source.volume_handle
+    return (handle,) if handle is not None else ()
+
+
+def is_preprovisioned(content: AnyContent) -> bool:
+    """The content names a snapshot that exists at the driver."""
+    if isinstance(content, VolumeSnapshotContent):
+        return content.spec.source.snapshot_handle is not None
+    return content.spec.source.group_snapshot_handles is not None
 
 
 def is_group_member(content: VolumeSnapshotContent) -> bool:
     """It was taken with its group, and goes with it."""
-    return GROUP_HANDLE in content.metadata.annotations or (
+    return GROUP_SNAPSHOT_HANDLE_ANNOTATION in content.metadata.annotations or (
         content.status is not None and content.status.volume_group_snapshot_handle is not None
     )
 
@@ -98,9 +153,13 @@ def restored_from(claim: PersistentVolumeClaim) -> list[str]:
 # --- classes
 
 
-def defaults(classes: Iterable[VolumeSnapshotClass], driver: str) -> list[VolumeSnapshotClass]:
+def defaults(classes: Iterable[AnySnapshotClass], driver: str) -> list[AnySnapshotClass]:
     """The classes that are the default for volumes of this driver; there should be one."""
-    return [c for c in classes if c.driver == driver and c.metadata.annotations.get(IS_DEFAULT) == "true"]
+    return [
+        c
+        for c in classes
+        if c.driver == driver and c.metadata.annotations.get(kind_of(c).is_default) == "true"
+    ]
 
 
 class SnapshotSecretKeys(Struct, frozen=True):
@@ -153,6 +212,119 @@ def secret(
     name = resolve(name_template, {**tokens, **own})
     if not names.is_subdomain(name):
         raise InvalidTemplate(f'"{name_template}" resolved to "{name}" which is not a valid secret name')
+    return SecretReference(name=name, namespace=namespace)
+
+
+# --- in what the kinds differ
+
+
+class SnapshotKind(Struct, frozen=True):
+    """The names of VolumeSnapshots or of VolumeGroupSnapshots, in objects and in messages."""
+
+    noun: str
+    kind: str
+    reason: str  # how event reasons begin or end: SnapshotReady, CreatingSnapshot
+    failed: str  # upstream writes some messages of groups in lower case
+    content_prefix: str
+    class_resource: str
+    # Annotations and finalizers
+    is_default: str
+    being_created: str
+    being_deleted: str
+    secret_name: str
+    secret_namespace: str
+    source_finalizers: tuple[str, ...]  # of every snapshot
+    bound_finalizer: str  # of a snapshot that takes its content along
+    content_finalizer: str
+    # Secrets in the parameters of a class
+    snapshotter_secret: SnapshotSecretKeys
+    poll_secret: SnapshotSecretKeys
+    # Fields
+    class_field: str
+    ref_field: str
+    bound_field: str
+
+    @property
+    def token(self) -> str:
+        """How tokens in templates, and parameters for the driver, name the kind."""
+        return self.kind.lower()
+
+
+SNAPSHOT = SnapshotKind(
+    noun="snapshot",
+    kind="VolumeSnapshot",
+    reason="Snapshot",
+    failed="Failed",
+    content_prefix="snapcontent",
+    class_resource="volumesnapshotclass.snapshot.storage.k8s.io",
+    is_default=IS_DEFAULT,
+    being_created=BEING_CREATED,
+    being_deleted=BEING_DELETED,
+    secret_name=SECRET_NAME,
+    secret_namespace=SECRET_NAMESPACE,
+    source_finalizers=(AS_SOURCE,),
+    bound_finalizer=BOUND,
+    content_finalizer=CONTENT_BOUND,
+    snapshotter_secret=SNAPSHOTTER,
+    poll_secret=LIST,
+    class_field="volumeSnapshotClassName",
+    ref_field="volumeSnapshotRef",
+    bound_field="boundVolumeSnapshotContentName",
+)
+GROUP_SNAPSHOT = SnapshotKind(
+    noun="group snapshot",
+    kind="VolumeGroupSnapshot",
+    reason="GroupSnapshot",
+    failed="failed",
+    content_prefix="groupsnapcontent",
+    class_resource="volumegroupsnapshotclass.groupsnapshot.storage.k8s.io",
+    is_default=groups.IS_DEFAULT,
+    being_created=groups.BEING_CREATED,
+    being_deleted=groups.BEING_DELETED,
+    secret_name=groups.SECRET_NAME,
+    secret_namespace=groups.SECRET_NAMESPACE,
+    source_finalizers=(),
+    bound_finalizer=groups.BOUND,
+    content_finalizer=groups.CONTENT_BOUND,
+    snapshotter_secret=GROUP_SNAPSHOTTER,
+    poll_secret=GROUP_GET,
+    class_field="volumeGroupSnapshotClassName",
+    ref_field="volumeGroupSnapshotRef",
+    bound_field="boundVolumeGroupSnapshotContentName",
+)
+
+
+def kind_of(
+    obj: AnySnapshot | AnyContent | VolumeSnapshotClass | VolumeGroupSnapshotClass,
+) -> SnapshotKind:
+    if isinstance(obj, VolumeSnapshot | VolumeSnapshotContent | VolumeSnapshotClass):
+        return SNAPSHOT
+    return GROUP_SNAPSHOT
+
+
+def secret_of_content(
+    snapshot_class: VolumeSnapshotClass | VolumeGroupSnapshotClass, content: str, snapshot: AnySnapshot
+) -> SecretReference | None:
+    """The secret with which a content's snapshot is created and deleted."""
+    kind = kind_of(snapshot)
+    tokens = {f"{kind.token}content.name": content, f"{kind.token}.namespace": snapshot.namespace}
+    own = {f"{kind.token}.name": snapshot.name}
+    return secret(kind.snapshotter_secret, snapshot_class.parameters, tokens, own=own)
+
+
+def secret_annotations(kind: SnapshotKind, reference: SecretReference | None) -> dict[str, str]:
+    """How a content carries its secret: the class may change later."""
+    if reference is None:
+        return {}
+    return {kind.secret_name: reference.name, kind.secret_namespace: reference.namespace}
+
+
+def annotated_secret(content: AnyContent) -> SecretReference | None:
+    """The secret that was annotated when the content was created."""
+    kind, notes = kind_of(content), content.metadata.annotations
+    name, namespace = notes.get(kind.secret_name), notes.get(kind.secret_namespace)
+    if name is None or namespace is None:
+        return None
     return SecretReference(name=name, namespace=namespace)
 
 

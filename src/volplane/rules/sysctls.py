@@ -1,4 +1,4 @@
-"""Sysctls: how they are spelled, which namespace has them, and which a pod may always set."""
+"""Sysctls: spellings, namespaces, and which ones a pod may set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME_REGEX = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-
 _SWAPPED = str.maketrans("./", "/.")
 _SEGMENT = re.compile(r"[a-z0-9]([-_a-z0-9]*[a-z0-9])?")
 
-# Each is of one namespace and cannot hurt other pods or the node, as upstream's kubelet sees it.
+# Namespaced, and harmless to other pods and the node. The list is that of upstream's kubelet.
 SAFE = (
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -40,24 +40,24 @@ _PREFIXES: Mapping[str, Namespace] = {
 
 
 def is_name(name: str) -> bool:
-    """Segments joined by dots or slashes."""
+    """Whether it is a valid name: segments joined by dots or slashes."""
     return len(name) <= LONGEST_NAME and all(map(_SEGMENT.fullmatch, name.replace("/", ".").split(".")))
 
 
 def with_dots(name: str) -> str:
-    """The spelling with dots between the segments: of `net/ipv4/conf/eth0.1/x` the dot becomes a slash."""
+    """The name with dots between segments; in `net/ipv4/conf/eth0.1/x` the dot becomes a slash."""
     first = next((letter for letter in name if letter in "./"), ".")
     return name if first == "." else name.translate(_SWAPPED)
 
 
 def plain(name: str) -> str:
-    """The spelling with dots only, or the path below /proc/sys where a segment has a dot of its own."""
+    """The name with dots only, or the path below /proc/sys if a segment contains a dot."""
     dotted = with_dots(name)
     return dotted.translate(_SWAPPED) if "/" in dotted else dotted
 
 
 def namespace_of(name: str) -> Namespace:
-    """The kind of namespace that has the sysctl to itself; "": none that is known of."""
+    """The kind of namespace that isolates the sysctl; "" if none is known."""
     dotted = with_dots(name)
     for prefix, namespace in _PREFIXES.items():
         if dotted == prefix or (prefix != "kernel.sem" and dotted.startswith(prefix)):
@@ -66,13 +66,13 @@ def namespace_of(name: str) -> Namespace:
 
 
 class AllowedSysctls(Struct, frozen=True):
-    """The sysctls that a node lets pods set: names, and beginnings of names."""
+    """The sysctls that pods may set on a node: names and prefixes."""
 
     names: frozenset[str] = frozenset(SAFE)
     prefixes: tuple[str, ...] = ()
 
     def refusal(self, name: str, *, host_network: bool, host_ipc: bool) -> str:
-        """Why a pod may not set it, in upstream's words; "" if it may."""
+        """Upstream's message if a pod may not set it; "" if it may."""
         dotted = with_dots(name)
         if dotted not in self.names and not dotted.startswith(self.prefixes):
             return f'"{dotted}" not allowlisted'
@@ -83,7 +83,7 @@ class AllowedSysctls(Struct, frozen=True):
 
 
 def allow(patterns: Iterable[str]) -> AllowedSysctls:
-    """The safe sysctls and those of the patterns, which may end in `*`. Raises ValueError."""
+    """The safe sysctls plus those of the patterns, which may end in `*`. Raises ValueError."""
     names, prefixes = set(SAFE), []
     for pattern in patterns:
         is_prefix = pattern.endswith("*")

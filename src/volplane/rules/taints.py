@@ -12,9 +12,13 @@ PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-INSTANCE_STOPPED = "instance-stopped"  # its value where a cloud has said it, not an operator
+INSTANCE_STOPPED = "instance-stopped"  # value of the taint when the fencer has set it
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
+MEMORY_PRESSURE = "node.kubernetes.io/memory-pressure"
+DISK_PRESSURE = "node.kubernetes.io/disk-pressure"
+PID_PRESSURE = "node.kubernetes.io/pid-pressure"
+NETWORK_UNAVAILABLE = "node.kubernetes.io/network-unavailable"
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -31,7 +35,7 @@ def find_untolerated_taint(
     tolerations: tuple[Toleration, ...],
     effects: tuple[str, ...] = (NO_SCHEDULE, NO_EXECUTE),
 ) -> Taint | None:
-    """The first taint with one of the effects that nothing tolerates."""
+    """The first taint with one of the effects that is not tolerated."""
     for taint in taints:
         if taint.effect in effects and not any(tolerates(t, taint) for t in tolerations):
             return taint
@@ -39,7 +43,7 @@ def find_untolerated_taint(
 
 
 def is_out_of_service(node: Node | None) -> bool:
-    """The operator vouches that nothing runs on the node any more; any effect says so."""
+    """Whether an operator or the fencer has declared that nothing runs on the node; any effect counts."""
     return node is not None and any(t.key == OUT_OF_SERVICE for t in node.spec.taints)
 
 

@@ -1,4 +1,4 @@
-"""Names with `${tokens}` in them, as classes write them for secrets."""
+"""Names with `${tokens}`, as classes write them for secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TOKEN = re.compile(r"\$(?:\{([^}]*)\}|(\w+))")
 
 
 class InvalidTemplate(ValueError):
-    """A name cannot be worked out from what is known now."""
+    """The template has tokens that cannot be resolved."""
 
 
 def resolve(template: str, tokens: Mapping[str, str]) -> str:

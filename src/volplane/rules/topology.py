@@ -1,7 +1,7 @@
-"""Where: node selectors, a volume's node affinity, a class's allowed topologies.
+"""Topology: node selectors, a volume's node affinity, a class's allowed topologies.
 
-Terms are ORed, what stands inside one term is ANDed. The subtle thing: a term that says nothing matches
-nothing, while a selector that is absent matches every node.
+Terms are ORed, requirements inside a term are ANDed. An empty term matches nothing; a missing selector
+matches every node.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from volplane.api.core import (
     PersistentVolume,
     TopologySelectorTerm,
 )
-
-HOSTNAME = "kubernetes.io/hostname"
+from volplane.api.labels import HOSTNAME_LABEL
 
 
 def meets(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
@@ -32,7 +31,7 @@ def meets(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bo
             return value is None
         case "Gt" | "Lt":
             return _compares(requirement, value)
-    return False  # the API server lets no other operator in
+    return False  # the API server accepts no other operator
 
 
 def _compares(requirement: NodeSelectorRequirement, value: str | None) -> bool:
@@ -57,13 +56,13 @@ def selects(selector: NodeSelector, labels: Mapping[str, str], name: str = "") -
 
 
 def is_reachable_from(volume: PersistentVolume, labels: Mapping[str, str]) -> bool:
-    """A volume can be used on a node with these labels."""
+    """Whether the volume can be used on a node with these labels."""
     affinity = volume.spec.node_affinity
     return affinity is None or affinity.required is None or selects(affinity.required, labels)
 
 
 def allows_node(topologies: Iterable[TopologySelectorTerm], labels: Mapping[str, str]) -> bool:
-    """A class lets volumes be made for a node with these labels."""
+    """Whether allowedTopologies permit volumes for a node with these labels."""
     terms = tuple(topologies)
     return not terms or any(_covers(term, labels) for term in terms)
 
@@ -74,13 +73,13 @@ def _covers(term: TopologySelectorTerm, labels: Mapping[str, str]) -> bool:
 
 
 def required_hostnames(volume: PersistentVolume) -> frozenset[str] | None:
-    """The host names that a volume is tied to (a local disk); None when no names tie it."""
+    """The host names that the volume's affinity requires (a local disk); None if it requires none."""
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return None
     names: set[str] = set()
     for term in affinity.required.node_selector_terms:
-        tied = [r for r in term.match_expressions if r.key == HOSTNAME and r.operator == "In"]
+        tied = [r for r in term.match_expressions if r.key == HOSTNAME_LABEL and r.operator == "In"]
         if not tied:
             return None
         names.update(tied[0].values)

@@ -1,4 +1,4 @@
-"""What all workload controllers agree on: whose pods these are, which are alive, what a template makes."""
+"""What all workload controllers share: ownership of pods, availability, pods from templates."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from volplane.api import codec, kinds
 from volplane.api.core import Pod, PodTemplateSpec
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 _HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class CreatePod(Struct, frozen=True):
-    """A step of workload controllers."""
+    """A step of all workload controllers."""
 
     pod: Pod
 
 
 class DeletePod(Struct, frozen=True):
-    """A step of workload controllers."""
+    """A step of all workload controllers."""
 
     pod: Pod
 
@@ -47,7 +47,7 @@ def controller_of(obj: Resource) -> OwnerReference | None:
 
 
 def owner_keys(kind: str, *objects: Resource | None) -> Iterator[str]:
-    """The keys of the owners of this kind: whom a change of these objects wakes."""
+    """Keys function: the owners of this kind."""
     for obj in objects:
         owner = controller_of(obj) if obj else None
         if obj and owner and owner.kind == kind:
@@ -55,18 +55,18 @@ def owner_keys(kind: str, *objects: Resource | None) -> Iterator[str]:
 
 
 def controller_uids(obj: Resource) -> list[str]:
-    """An index function: whose object this is."""
+    """Index function: the uid of the controller."""
     reference = controller_of(obj)
     return [reference.uid] if reference else []
 
 
 def orphan_namespaces(obj: Resource) -> list[str]:
-    """An index function: where objects stand that nobody controls, for those who may adopt them."""
+    """Index function: the namespace of an object without a controller, which may be adopted."""
     return [] if controller_of(obj) else [obj.namespace]
 
 
 def is_active(pod: Pod) -> bool:
-    """Counts towards the wanted number: neither finished nor on its way out."""
+    """Whether the pod counts as a replica: neither finished nor terminating."""
     return not has_ended(pod) and not pod.is_deleting
 
 
@@ -75,7 +75,7 @@ def is_ready(pod: Pod) -> bool:
 
 
 def ready_since(pod: Pod) -> str:
-    """When the pod turned Ready, as the wire writes times; empty while it is not."""
+    """The time when the pod became Ready, as a string; "" while it is not."""
     return next(
         (c.last_transition_time for c in pod.status.conditions if c.type == "Ready" and c.status == "True"),
         "",
@@ -83,7 +83,7 @@ def ready_since(pod: Pod) -> str:
 
 
 def available_in(pod: Pod, min_ready_seconds: int, now: datetime) -> float:
-    """Seconds until the pod has been Ready for long enough: 0 when it has, infinite while it is not Ready."""
+    """Seconds until the pod is available: 0 if it is, infinite while it is not Ready."""
     if not is_ready(pod):
         return math.inf
     if not min_ready_seconds:
@@ -95,15 +95,15 @@ def available_in(pod: Pod, min_ready_seconds: int, now: datetime) -> float:
 
 
 def availability(pods: Iterable[Pod], min_ready_seconds: int, now: datetime) -> Iterator[Wait]:
-    """Nothing but time makes a ready pod available."""
+    """Wait for minReadySeconds of ready pods: no event wakes the key then."""
     left = (available_in(p, min_ready_seconds, now) for p in pods if not p.is_deleting)
     coming = [seconds for seconds in left if seconds and math.isfinite(seconds)]
     if coming:
-        yield Wait(min(coming), "pods must be ready for minReadySeconds")
+        yield Wait(WaitReason.MIN_READY_SECONDS, seconds=min(coming))
 
 
 def template_hash(template: PodTemplateSpec, collisions: int = 0) -> str:
-    """A short name for a template: equal templates, equal hash."""
+    """A short hash: equal templates have equal hashes."""
     digest = hashlib.sha256(codec.encode(template) + str(collisions or "").encode()).digest()
     return "".join(_HASH_ALPHABET[b % len(_HASH_ALPHABET)] for b in digest[:10])
 
@@ -115,7 +115,7 @@ def pod_of(
     name: str = "",
     labels: Mapping[str, str] | None = None,
 ) -> Pod:
-    """The pod that a template makes for its owner."""
+    """The pod that an owner creates from a template."""
     metadata = ObjectMeta(
         name=name,
         generate_name="" if name else f"{owner.name}-",
@@ -134,7 +134,7 @@ def without_label(template: PodTemplateSpec, label: str) -> PodTemplateSpec:
 
 
 def fraction_of(value: int | str | None, total: int, *, round_up: bool, default: int) -> int:
-    """`25%` or a number, of a total."""
+    """A percentage (`25%`) or number, as a number of the total."""
     if value is None:
         return default
     if isinstance(value, int):
@@ -144,7 +144,7 @@ def fraction_of(value: int | str | None, total: int, *, round_up: bool, default:
 
 
 def first_to_go(pods: Iterable[Pod]) -> list[Pod]:
-    """Pods in the order in which they are given up: unscheduled, pending, not ready, youngest first."""
+    """Pods in the order of deletion: unscheduled, pending, not ready, youngest first."""
 
     def cost(pod: Pod) -> tuple[bool, bool, bool, int]:
         age = -_as_number(pod.metadata.creation_timestamp)

@@ -1,6 +1,6 @@
-"""The scheduler: every pod gets a node that has room for it and reaches its volumes.
+"""The scheduler: binds each pod to a node that has room for it and from which its volumes are reachable.
 
-`plan` decides, one file per filter; `controller` keeps the books, sees to the volumes and binds.
+`plan` decides, with one file per filter; `controller` writes the volumes' bindings and binds the pod.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ async def run(
     bind_timeout: float = 600.0,
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     scheduler = Scheduler(client, scheduler_name=scheduler_name, bind_timeout=bind_timeout)
     await (wait_registry or WaitRegistry()).run(scheduler)

@@ -1,7 +1,7 @@
-"""What this scheduler has decided about an object and not yet seen back.
+"""What this scheduler has decided about an object before the cache shows it.
 
-An assumption stands on the revision of the object it was made from: as soon as the cache shows a newer one,
-that one counts, whatever it says.
+An assumption holds for the revision of the object that it was made from. As soon as the cache shows a newer
+revision, that one counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AssumeCache(Generic[T]):
         return assumed
 
     def put(self, obj: T) -> None:
-        """`obj` keeps the revision of what it was made from."""
+        """`obj` has the revision of the object that it was made from."""
         self._assumptions[obj.key] = obj
 
     def drop(self, key: str) -> None:

@@ -1,10 +1,11 @@
-"""Pods without a node are keys: a node is reserved, the volumes are bound, then the pod is bound.
+"""The scheduling loop: reserve a node for a pod, bind its volumes, then bind the pod.
 
-Decisions are made one after the other where keys are taken from the queue, and what a decision takes is noted
-before the next one is made (`update_memory`). So any number of pods can be under way at the same time, and no
-two of them get the same room. A pod that waits for its volumes holds no worker: its claims' events wake it.
+Keys are pods without a node. Decisions are made one after the other where keys are taken from the queue, and
+what a decision takes is noted before the next one is made (`update_memory`). So any number of pods can be in
+progress, and no two of them get the same resources. A pod that waits for its volumes holds no worker: the
+events of its claims wake it.
 
-A restart forgets only what was not written. A claim with a selected node leads the next scheduler back to
+A restart forgets only what was not written. The selected node of a claim leads the next scheduler back to
 that node.
 """
 
@@ -16,6 +17,7 @@ from typing import assert_never
 
 from msgspec import structs
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import (
     Namespace,
     Node,
@@ -30,8 +32,9 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Stop
 from volplane.rules import pods
-from volplane.rules.binding import SELECTED_NODE, claim_key, claim_ref_patch
+from volplane.rules.binding import claim_key, claim_ref_patch
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait, WaitReason
 from volplane.scheduler import prebind
 from volplane.scheduler.indexers import (
     attached_node,
@@ -80,11 +83,11 @@ class Scheduler(Controller[str, SchedulingView, Step]):
 
     def setup(self) -> None:
         claims, volumes = self.client.cache(PersistentVolumeClaim), self.client.cache(PersistentVolume)
-        self.memory = SchedulerMemory(claims, volumes)
-        refused = self.memory.refused
+        self.memory = SchedulerMemory(claims, volumes, self._labels_of_namespace)
+        refused = self.memory.unschedulable
         self.pods = self.watch(Pod, self.keys_of_pod, observe=self.memory.observe_pod)
         self.users = self.pods.index("claims", pods.claim_keys)
-        # Not while the server does not answer: a node may have been cordoned or lost meanwhile.
+        # Not while the API server does not answer: a node may have been cordoned or lost meanwhile.
         self.nodes = self.watch(Node, self.keys_of_node, observe=self.memory.observe_node, live=True)
         self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim, observe=self.observe_claim)
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume, observe=self.observe_volume)
@@ -97,8 +100,7 @@ class Scheduler(Controller[str, SchedulingView, Step]):
         self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
         self.namespaces = self.watch(Namespace, self.keys_of_namespace, observe=self.memory.observe_namespace)
         self.budgets = self.watch(PodDisruptionBudget)
-        self.memory.ledger.crowd.space_labels = self._labels_of_namespace
-        self.world = self._snapshot()
+        self.snapshot = self._snapshot()
 
     def _snapshot(self) -> SchedulingSnapshot:
         unclaimed = self.volumes.index("unclaimed by class", unclaimed_class)
@@ -107,7 +109,7 @@ class Scheduler(Controller[str, SchedulingView, Step]):
         by_node = self.attachments.index("node", attached_node)
         promised = self.memory.assumed_volumes
         return SchedulingSnapshot(
-            node_cache=self.memory.ledger,
+            node_cache=self.memory.node_cache,
             claim=self.memory.assumed_claims.at,
             volume=self.memory.assumed_volumes.at,
             unclaimed=lambda name: [v for v in unclaimed[name] if v.name not in promised],
@@ -134,27 +136,29 @@ class Scheduler(Controller[str, SchedulingView, Step]):
         if new is None:
             assert old is not None
             if old.spec.node_name:
-                return () if pods.has_ended(old) else self.memory.refused.pods_woken_by(Pod)
+                return () if pods.has_ended(old) else self.memory.unschedulable.pods_woken_by(Pod)
             return (old.key,) if old.key in self.memory.reserved else ()
         if new.spec.node_name:
             return self._keys_of_placed(old, new)
         if old is not None and old.spec == new.spec and old.is_deleting == new.is_deleting:
-            return ()  # only its status: most likely our own condition
+            return ()  # only the status changed: most likely our own condition
         return (new.key,)
 
     def _keys_of_placed(self, old: Pod | None, new: Pod) -> Iterable[str]:
-        refused = self.memory.refused
+        refused = self.memory.unschedulable
         had_node = old is not None and bool(old.spec.node_name)
         if pods.has_ended(new):
             return refused.pods_woken_by(Pod) if old is not None and not pods.has_ended(old) else ()
         if had_node and old is not None and old.metadata.labels == new.metadata.labels:
             return ()
-        return refused.pods_refused_by("InterPodAffinity", "PodTopologySpread")  # pods that wait for company
+        return refused.pods_refused_by(
+            "InterPodAffinity", "PodTopologySpread"
+        )  # pods that wait for pods with matching labels
 
     def keys_of_namespace(self, old: Namespace | None, new: Namespace | None) -> Iterable[str]:
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             return ()
-        return self.memory.refused.pods_woken_by(Namespace)
+        return self.memory.unschedulable.pods_woken_by(Namespace)
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         if new is None:
@@ -162,7 +166,7 @@ class Scheduler(Controller[str, SchedulingView, Step]):
             return [key for key, r in self.memory.reserved.items() if r.node == old.name]
         if old is not None and relevant_node_fields(old) == relevant_node_fields(new):
             return ()  # a heartbeat
-        return self.memory.refused.pods_woken_by(Node)
+        return self.memory.unschedulable.pods_woken_by(Node)
 
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
@@ -174,18 +178,18 @@ class Scheduler(Controller[str, SchedulingView, Step]):
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterable[str]:
         keys = {key for v in (old, new) if v is not None for key in self._waiting_for(claim_key(v))}
         if new is None or old is None or relevant_volume_fields(old) != relevant_volume_fields(new):
-            keys.update(self.memory.refused.pods_woken_by(PersistentVolume))
+            keys.update(self.memory.unschedulable.pods_woken_by(PersistentVolume))
         return keys
 
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> Iterable[str]:
-        return self.memory.refused.pods_woken_by(VolumeAttachment) if new is None else ()
+        return self.memory.unschedulable.pods_woken_by(VolumeAttachment) if new is None else ()
 
     def _waiting_for(self, claim: str) -> list[str]:
-        """Pods that use the claim and have no node."""
+        """Pods without a node that use the claim."""
         return [pod.key for pod in self.users[claim] if not pod.spec.node_name] if claim else []
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
-        """A change of its own claim lets a pod be tried again without a pause."""
+        """A change of its own claim ends the pod's backoff."""
         claim = new or old
         assert claim is not None
         self.memory.clear_backoff(self._waiting_for(claim.key))
@@ -203,15 +207,18 @@ class Scheduler(Controller[str, SchedulingView, Step]):
             pod = None
         if pod is None and reservation is None:
             return None
+        return self.view_pod(key, pod, reservation)
+
+    def view_pod(self, key: str, pod: Pod | None, reservation: Reservation | None = None) -> SchedulingView:
         return SchedulingView(
             key,
             pod,
-            self.world,
+            self.snapshot,
             self.nodes.get,
             self.claim_bindings,
             reservation=reservation,
             now=clock.now(),
-            pause=self.memory.refused.pause(key, clock.now()),
+            pause=self.memory.unschedulable.pause(key, clock.now()),
             start=self.memory.start,
             bind_timeout=self.bind_timeout,
         )
@@ -247,7 +254,7 @@ class Scheduler(Controller[str, SchedulingView, Step]):
     def update_memory(
         self, key: str, view: SchedulingView | None, steps: Sequence[Step | CommonStep]
     ) -> None:
-        """Before anybody else is planned: what was decided for this pod is not given to another."""
+        """Note reservations and nominations before the next pod is planned."""
         for step in steps:
             if isinstance(step, ReserveNode):
                 assert view is not None
@@ -258,7 +265,7 @@ class Scheduler(Controller[str, SchedulingView, Step]):
                 assert view.pod is not None
                 self.memory.refuse(view.pod, step.refusal)
 
-    # --- doing it
+    # --- acting
 
     async def act(self, key: str, view: SchedulingView, step: Step) -> Stop | None:
         if isinstance(step, ReleaseReservation):
@@ -271,7 +278,7 @@ class Scheduler(Controller[str, SchedulingView, Step]):
                 pass  # `update_memory` has noted it
             case WriteBindings(reservation):
                 if self.memory.reserved.get(key) is not reservation:
-                    return Stop()  # the caches have shown since the plan that somebody else bound the pod
+                    return Stop()  # the caches show by now that the pod was bound by someone else
                 await self._write(pod, reservation)
             case BindPod(reservation):
                 await self._bind(pod, reservation)
@@ -297,7 +304,7 @@ class Scheduler(Controller[str, SchedulingView, Step]):
                         PersistentVolume, volume.name, merge=claim_ref_patch(volume, claim), revision=revision
                     )
             for claim in reservation.to_select:
-                patch = {"metadata": {"annotations": {SELECTED_NODE: node}}}
+                patch = {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: node}}}
                 with trace.span(DEFAULT, "selected-node", f"pvc/{claim.key}", node=node):
                     await self.client.patch(
                         PersistentVolumeClaim,
@@ -307,14 +314,14 @@ class Scheduler(Controller[str, SchedulingView, Step]):
                         revision=claim.metadata.resource_version,
                     )
         except BaseException:
-            self._release(pod.key)  # nothing is undone: the next decision builds on what was written
+            self._release(pod.key)  # what is written stays: the next decision uses it
             raise
 
     async def _bind(self, pod: Pod, reservation: Reservation) -> None:
         try:
             with trace.span(DEFAULT, "bind", f"pod/{pod.key}", node=reservation.node):
                 await self.client.bind(pod, reservation.node)
-        except (NotFound, Conflict) as error:  # the pod is gone, or somebody else has bound it
+        except (NotFound, Conflict) as error:  # the pod is gone, or bound already
             log.debug("%s: %s", pod.key, error)
             self._release(pod.key)
             return
@@ -325,13 +332,13 @@ class Scheduler(Controller[str, SchedulingView, Step]):
         message = f"Successfully assigned {pod.key} to {reservation.node}"
         self.events.event(pod, "Normal", "Scheduled", message, action="Binding")
 
-    # --- when it does not work out
+    # --- failures
 
     async def _report_refusal(self, pod: Pod, message: str, reason: str = "Unschedulable") -> None:
-        if self.memory.refused.note_message(pod.key, message):
+        if self.memory.unschedulable.note_message(pod.key, message):
             trace.mark(DEFAULT, "FailedScheduling", f"pod/{pod.key}", why=message)
             self.events.event(pod, "Warning", "FailedScheduling", message, action="Scheduling")
-        nominated = self.memory.ledger.nominated_node(pod.key)
+        nominated = self.memory.node_cache.nominated_node(pod.key)
         if (
             not has_scheduled_condition(pod, reason, message)
             or (pod.status.nominated_node_name or "") != nominated
@@ -348,12 +355,13 @@ class Scheduler(Controller[str, SchedulingView, Step]):
 
     async def _abort(self, pod: Pod, why: str) -> None:
         self._release(pod.key)
-        self.memory.refused.put(pod.key, frozenset(), clock.now())
-        self.queue.later(pod.key, self.memory.refused.pause(pod.key, clock.now()), why)
+        self.memory.unschedulable.put(pod.key, frozenset(), clock.now())
+        pause = self.memory.unschedulable.pause(pod.key, clock.now())
+        self.queue.later(pod.key, Wait(WaitReason.BINDING_ABORTED, seconds=pause, message=why))
         await self._report_refusal(pod, why, "SchedulerError")
 
     def _release(self, key: str) -> None:
-        """The decision is void: what it took is free again, as far as it was not written."""
+        """Drop the decision and free what it reserved, unless it is written already."""
         if self.memory.release(key):
-            for other in self.memory.refused.pods_woken_by(Pod):
+            for other in self.memory.unschedulable.pods_woken_by(Pod):
                 self.queue.add(other)

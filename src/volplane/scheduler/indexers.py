@@ -1,13 +1,14 @@
-"""Small truths about objects that the scheduler's loop needs: indexes, what changed, what is written."""
+"""Index functions, relevant fields and patches of the objects that the scheduler watches."""
 
 from __future__ import annotations
 
 from msgspec import structs
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSIStorageCapacity, VolumeAttachment
 from volplane.base import clock
-from volplane.rules.binding import SELECTED_NODE, claim_key, volume_class
+from volplane.rules.binding import claim_key, volume_class
 
 
 def unclaimed_class(volume: PersistentVolume) -> list[str]:
@@ -32,12 +33,12 @@ def with_claim_ref(volume: PersistentVolume, claim: PersistentVolumeClaim) -> Pe
 
 
 def with_selected_node(claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
-    notes = {**claim.metadata.annotations, SELECTED_NODE: node}
+    notes = {**claim.metadata.annotations, SELECTED_NODE_ANNOTATION: node}
     return structs.replace(claim, metadata=structs.replace(claim.metadata, annotations=notes))
 
 
 def relevant_node_fields(node: Node) -> tuple[object, ...]:
-    """What of a node filters look at."""
+    """The fields of a node that filters read."""
     return node.metadata.labels, node.spec.taints, node.spec.unschedulable, node.status.allocatable
 
 

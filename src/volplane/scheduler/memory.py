@@ -1,6 +1,6 @@
-"""What only the running scheduler knows: nodes and their pods, decisions under way, refused pods.
+"""What only the running scheduler knows: nodes and their pods, reservations, unschedulable pods.
 
-A pod is counted on its node from the moment it is decided; the caches confirm it later.
+A pod counts on its node from the moment of the decision; the caches confirm it later.
 """
 
 from __future__ import annotations
@@ -18,59 +18,65 @@ from volplane.scheduler.filters import FILTERS
 from volplane.scheduler.indexers import with_claim_ref, with_selected_node
 from volplane.scheduler.node_cache import NodeCache
 from volplane.scheduler.plan import Reservation, ReserveNode, Unschedulable
+from volplane.scheduler.pod_affinity_index import NamespaceLabels
 from volplane.scheduler.unschedulable_pods import UnschedulablePods
 
 
 class SchedulerMemory:
-    def __init__(self, claims: Cache[PersistentVolumeClaim], volumes: Cache[PersistentVolume]) -> None:
-        self.ledger = NodeCache()
-        self.refused = UnschedulablePods(FILTERS)
+    def __init__(
+        self,
+        claims: Cache[PersistentVolumeClaim],
+        volumes: Cache[PersistentVolume],
+        namespace_labels: NamespaceLabels,
+    ) -> None:
+        self.node_cache = NodeCache(namespace_labels)
+        self.unschedulable = UnschedulablePods(FILTERS)
         self.reserved: dict[str, Reservation] = {}  # by the pod's key
         self.start = 0  # where in the list of nodes the next search begins
         self.assumed_claims = AssumeCache(claims)
         self.assumed_volumes = AssumeCache(volumes)
 
-    # --- what was seen
+    # --- what the caches show
 
     def observe_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         assert pod is not None
         if new is None or new.spec.node_name:
-            self.refused.drop(pod.key)
-            self.ledger.remove_nomination(pod.key)
+            self.unschedulable.drop(pod.key)
+            self.node_cache.remove_nomination(pod.key)
         if new is None:
             if pod.spec.node_name:
                 self._free(pod.key)  # a pod without a node is released by its own plan
         elif not new.spec.node_name:
             if old is None and new.status.nominated_node_name:
-                self.ledger.nominate(new, new.status.nominated_node_name)  # by a scheduler before us
+                self.node_cache.nominate(new, new.status.nominated_node_name)  # by an earlier scheduler
         elif pods.has_ended(new):
             self._free(new.key)
         else:
             self._drop_reservation(new.key)
-            self.ledger.put_pod(new, new.spec.node_name)
+            self.node_cache.put_pod(new, new.spec.node_name)
 
     def observe_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
-            self.ledger.put_node(new)
+            self.node_cache.put_node(new)
         elif old is not None:
-            self.ledger.drop_node(old.name)
+            self.node_cache.drop_node(old.name)
 
     def observe_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         if old is None or new is None or old.metadata.labels != new.metadata.labels:
-            self.ledger.crowd.clear_counts()
+            self.node_cache.affinity_index.clear_counts()
 
     def clear_backoff(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self.refused.clear_backoff(key)
+            self.unschedulable.clear_backoff(key)
 
     # --- what was decided
 
     def reserve(self, pod: Pod, step: ReserveNode) -> None:
         reservation = step.reservation
         self.start += step.searched
-        self.ledger.remove_nomination(pod.key)
-        self.ledger.put_pod(pod, reservation.node)
+        self.node_cache.remove_nomination(pod.key)
+        self.node_cache.put_pod(pod, reservation.node)
         for claim, volume in reservation.bindings.static:
             self.assumed_volumes.put(with_claim_ref(volume, claim))
         for claim in reservation.bindings.dynamic:
@@ -78,30 +84,30 @@ class SchedulerMemory:
         self.reserved[pod.key] = reservation
 
     def refuse(self, pod: Pod, refusal: Unschedulable) -> None:
-        """What is cleared for this pod is not given to one of lower priority."""
+        """Note the refusal. A node that is being cleared for the pod is reserved against lower priorities."""
         if refusal.evict is not None:
-            self.ledger.nominate(pod, refusal.evict.node)
+            self.node_cache.nominate(pod, refusal.evict.node)
         elif not refusal.waiting:
-            self.ledger.remove_nomination(pod.key)
-        self.refused.put(pod.key, refusal.by, clock.now())
+            self.node_cache.remove_nomination(pod.key)
+        self.unschedulable.put(pod.key, refusal.by, clock.now())
 
     def note_bound(self, key: str) -> None:
         reservation = self.reserved.get(key)
-        if reservation is not None:  # not where the caches have shown it already
+        if reservation is not None:  # None if the caches have shown it already
             self.reserved[key] = structs.replace(reservation, bound=True)
-        self.refused.drop(key)
+        self.unschedulable.drop(key)
 
     def release(self, key: str) -> bool:
-        """Whether that freed room on a node."""
+        """Drop the reservation; True if that freed resources on a node."""
         return key in self.reserved and self._free(key)
 
     def _free(self, key: str) -> bool:
         self._drop_reservation(key)
-        self.clear_backoff(self.ledger.nominated_on(self.ledger.node_of_pod(key)))
-        return self.ledger.drop_pod(key)
+        self.clear_backoff(self.node_cache.nominated_on(self.node_cache.node_of_pod(key)))
+        return self.node_cache.drop_pod(key)
 
     def _drop_reservation(self, key: str) -> None:
-        """What it assumed, the caches show by now."""
+        """Drop the reservation and its assumptions: the caches show them by now."""
         reservation = self.reserved.pop(key, None)
         if reservation is not None:
             for _, volume in reservation.bindings.static:

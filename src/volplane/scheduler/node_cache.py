@@ -1,11 +1,11 @@
-"""What each node has and what is taken of it, kept up to date pod by pod.
+"""The allocatable and requested resources of each node, updated pod by pod.
 
 Counting a node anew for every decision would cost pods times nodes; here a decision reads sums. A pod is
-entered when it is decided (assumed) and entered again when its node shows in the caches, which replaces the
-first entry. Pods may be known before their node is, and stay when it is deleted.
+added when its node is decided (assumed), and again when the caches show it, which replaces the first entry.
+Pods may be known before their node is, and stay when it is deleted.
 
-Pods for which others were evicted are nominated to their node: pods of lower or equal priority find it taken.
-A decision that has to try something out does so on a `NodeCacheOverlay`; the cache itself does not change.
+Pods for which others were evicted are nominated to their node: to pods of lower or equal priority it is
+taken. A decision that tries something out uses a `NodeCacheOverlay`; the cache itself does not change.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from volplane.rules import pods, resources
 from volplane.scheduler.pod_affinity_index import (
     CombinedPodSelector,
     IndexedPod,
+    NamespaceLabels,
     PodAffinityIndex,
     PodAffinityIndexOverlay,
     index_pod,
 )
 
-# What a pod that asks for nothing is taken to use when nodes are compared.
+# The usage of a pod without requests, when nodes are compared.
 DEFAULT_CPU_REQUEST = 100
 DEFAULT_MEMORY_REQUEST = 200 << 20
 
@@ -35,7 +36,7 @@ Port = tuple[str, str, int]  # address, protocol, port
 
 
 class PodUsage(Struct, frozen=True):
-    """What one pod takes of its node."""
+    """The resources that one pod uses on its node."""
 
     indexed_pod: IndexedPod
     requests: Mapping[str, int]
@@ -143,7 +144,7 @@ class NodeInfo:
 
 
 def _subtract(counts: Counter[X], values: Iterable[X]) -> None:
-    """Unlike Counter.subtract, leaves no zeros behind: these counters are read as sets."""
+    """Like Counter.subtract, without keeping zeros: these counters are read as sets."""
     for thing in values:
         counts[thing] -= 1
         if not counts[thing]:
@@ -151,17 +152,17 @@ def _subtract(counts: Counter[X], values: Iterable[X]) -> None:
 
 
 class NodeCache:
-    def __init__(self) -> None:
+    def __init__(self, namespace_labels: NamespaceLabels = lambda name: {}) -> None:
         self._infos: dict[str, NodeInfo] = {}
         self._where: dict[str, str] = {}  # pod → node
         self._claims: Counter[str] = Counter()  # claims of pods that have a node
         self._nodes: list[NodeInfo] | None = None
         self._nominated: dict[str, tuple[Pod, str]] = {}
-        self.crowd = PodAffinityIndex()
+        self.affinity_index = PodAffinityIndex(namespace_labels)
 
     @property
     def nodes(self) -> list[NodeInfo]:
-        """All nodes that exist, by name; the list is not changed, a new one is made."""
+        """All nodes that exist, sorted by name. The list is replaced, never changed."""
         if self._nodes is None:
             there = (info for info in self._infos.values() if info.node is not None)
             self._nodes = sorted(there, key=lambda info: info.name)
@@ -172,14 +173,14 @@ class NodeCache:
         return info if info is not None and info.node is not None else None
 
     def node_info(self, name: str) -> NodeInfo:
-        """The node also where only its pods are known; an empty one where nothing is."""
+        """The node, even if only its pods are known; an empty one if nothing is."""
         return self._infos.get(name) or NodeInfo(name)
 
     def is_claim_used(self, key: str) -> bool:
         return self.claim_users(key) > 0
 
     def claim_users(self, key: str) -> int:
-        """How many pods with a node use the claim."""
+        """The number of placed pods that use the claim."""
         return self._claims[key]
 
     def labels(self, node: str) -> Mapping[str, str]:
@@ -210,29 +211,29 @@ class NodeCache:
         self._add_usage(compute_pod_usage(pod), node)
 
     def _update_pod(self, held: PodUsage, pod: Pod, node: str) -> None:
-        """What a pod takes does not change while it is on its node; its labels do, and it may begin to go."""
+        """The usage of a placed pod does not change; its labels may, and it may begin to terminate."""
         before = held.pod
         who = structs.replace(held.indexed_pod, pod=pod)
         self._infos[node].pods[pod.key] = structs.replace(held, indexed_pod=who)
         if before.metadata.labels != pod.metadata.labels or before.is_deleting != pod.is_deleting:
-            self.crowd.remove_pod(held.indexed_pod, node)
-            self.crowd.add_pod(who, node)
+            self.affinity_index.remove_pod(held.indexed_pod, node)
+            self.affinity_index.add_pod(who, node)
 
     def _add_usage(self, taken: PodUsage, node: str) -> None:
         self._get_or_add(node).add_pod(taken.pod.key, taken)
         self._where[taken.pod.key] = node
         self._claims.update(taken.claims)
-        self.crowd.add_pod(taken.indexed_pod, node)
+        self.affinity_index.add_pod(taken.indexed_pod, node)
 
     def drop_pod(self, key: str) -> bool:
-        """Whether the pod was on a node."""
+        """Remove the pod; True if it was on a node."""
         node = self._where.pop(key, None)
         if node is None:
             return False
         info = self._infos[node]
         taken = info.remove_pod(key)
         _subtract(self._claims, taken.claims)
-        self.crowd.remove_pod(taken.indexed_pod, node)
+        self.affinity_index.remove_pod(taken.indexed_pod, node)
         self._drop_if_empty(info)
         return True
 
@@ -245,7 +246,7 @@ class NodeCache:
         self._nominated.pop(key, None)
 
     def nominated_node(self, key: str) -> str:
-        """The node that was cleared for the pod; "" for none."""
+        """The node that the pod is nominated to; "" for none."""
         return self._nominated[key][1] if key in self._nominated else ""
 
     def nominated_on(self, node: str) -> list[str]:
@@ -256,7 +257,7 @@ class NodeCache:
         return self._where.get(key, "")
 
     def with_nominated(self, pod: Pod) -> NodeCache:
-        """The ledger with the nominated pods that this one may not preempt; mostly there are none."""
+        """The cache with the nominated pods that this one may not preempt; mostly there are none."""
         own = priority_of(pod)
         nominated = [
             (other, node)
@@ -270,11 +271,11 @@ class NodeCache:
             made.add_pod(compute_pod_usage(other), node)
         return made
 
-    # --- pods and their like
+    # --- counting pods
 
     def count_pods(self, group: CombinedPodSelector) -> Mapping[str, int]:
-        """By node: pods of the group."""
-        return self.crowd.count_pods(group, self._placed_pods())
+        """The number of matching pods, by node."""
+        return self.affinity_index.count_pods(group, self._placed_pods())
 
     def _placed_pods(self) -> Iterator[tuple[Pod, str]]:
         for name, info in self._infos.items():
@@ -282,7 +283,7 @@ class NodeCache:
                 yield taken.pod, name
 
     def count_by_domain(self, counts: Mapping[str, int], key: str) -> Counter[str]:
-        """Counts by node, as counts by the value of a label of the nodes."""
+        """Sum counts by node into counts by the value of a node label."""
         found: Counter[str] = Counter()
         for name, count in counts.items():
             value = self.labels(name).get(key)
@@ -305,26 +306,26 @@ class NodeCache:
 
 
 class NodeCacheOverlay(NodeCache):
-    """A ledger with some pods added or removed, for a decision that tries them out.
+    """A node cache with some pods added or removed, for a decision that tries them out.
 
-    Only what changes is copied; the ledger below stays as it is.
+    Only nodes that change are copied; the cache below does not change.
     """
 
     def __init__(self, base: NodeCache) -> None:
         super().__init__()
         self._base = base
-        self._overlay = PodAffinityIndexOverlay(base.crowd)
-        self.crowd = self._overlay
+        self._overlay = PodAffinityIndexOverlay(base.affinity_index)
+        self.affinity_index = self._overlay
 
     def add_pod(self, taken: PodUsage, node: str) -> None:
         self._copy_node(node).add_pod(taken.pod.key, taken)
         self._claims.update(taken.claims)
-        self.crowd.add_pod(taken.indexed_pod, node)
+        self.affinity_index.add_pod(taken.indexed_pod, node)
 
     def remove_pod(self, key: str, node: str) -> PodUsage:
         taken = self._copy_node(node).remove_pod(key)
         self._claims.subtract(taken.claims)
-        self.crowd.remove_pod(taken.indexed_pod, node)
+        self.affinity_index.remove_pod(taken.indexed_pod, node)
         return taken
 
     def _copy_node(self, name: str) -> NodeInfo:

@@ -1,25 +1,25 @@
-"""What to do about a pod: reserve a node, write its volumes' bindings, bind it, or say why it cannot be
-scheduled.
+"""What to do about a pod: reserve a node, write its volumes' bindings, bind it, or report why no node fits.
 
-`decide` asks the filters node by node and compares the nodes that are left. In a big cluster it stops
-looking when it has found enough of them, and starts the next search where this one ended, so that every
-node has its turn.
+`decide` runs the filters node by node and compares the nodes that are left. In a large cluster it stops when
+it has found enough of them, and starts the next search where this one ended, so that all nodes are used.
 
-The text of a refusal is read by people and by programs, and its last part speaks of preemption and of claims
-to resources even where neither is in play.
+The message of a refusal is that of upstream: its last part is about preemption and resource claims even where
+neither matters.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import assert_never
 
 from msgspec import Struct, structs
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.rules import taints, topology
-from volplane.rules.binding import SELECTED_NODE
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait
+from volplane.rules.steps import CommonStep, Requeue
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.scheduler import prebind, preemption, scores
 from volplane.scheduler.filters import FILTERS
 from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal, PodRefusal
@@ -27,75 +27,76 @@ from volplane.scheduler.node_cache import NodeInfo, PodUsage, compute_pod_usage
 from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 from volplane.scheduler.volumes import Bindings, bindings_on, sort_claims
 
-MAX_FEASIBLE_NODES = 100  # nodes that are compared; more than that are not looked for
-EARLY = 0.001  # seconds by which a timer may ring before its time and still be right
-RETRY = 300.0  # seconds after which an unschedulable pod is tried again even if nothing has changed
+MAX_FEASIBLE_NODES = 100  # the search ends with this many feasible nodes
+EARLY = 0.001  # seconds by which a timer may fire early
+RETRY = 300.0  # seconds until an unschedulable pod is retried without any change
 NO_NODES = "no nodes available to schedule pods"
 
 SCALE = scores.SCALE
-COMPANY = SPREAD = 2  # what pod affinity and spreading weigh against room
-PREFERRED = 2 * SCALE // 100  # for each point of a preferred affinity's weight, of which there are 100
-AVOIDED = 3 * SCALE  # for each taint that would rather not
+AFFINITY_WEIGHT = SPREAD_WEIGHT = 2  # weights of pod affinity and spread against free resources
+PREFERRED = 2 * SCALE // 100  # for each of the 100 points of a preferred affinity
+AVOIDED = 3 * SCALE  # for each PreferNoSchedule taint that is not tolerated
 
 
 class Placement(Struct, frozen=True):
     node: str
     bindings: Bindings
-    searched: int  # nodes that were looked at
+    searched: int  # nodes that were checked
 
 
 class Unschedulable(Struct, frozen=True):
     message: str  # of the event and of the condition PodScheduled
     by: frozenset[str]  # the filters that refused
-    reasons: Mapping[str, tuple[str, ...]] = {}  # by node, for who wants to know more
-    filters: Mapping[str, str] = {}  # by node, the one that refused it
-    evict: preemption.PreemptionCandidate | None = None  # others have to go first
-    waiting: bool = False  # for those who have to go
+    reasons: Mapping[str, tuple[str, ...]] = {}  # by node
+    filters: Mapping[str, str] = {}  # by node: the filter that refused it
+    evict: preemption.PreemptionCandidate | None = None  # the pods to evict first
+    waiting: bool = False  # victims of an earlier preemption are still terminating
+    summary: str = ""  # the message without what it says about preemption
 
 
 class Reservation(Struct, frozen=True):
-    """A node was chosen for the pod, and its volumes are being bound."""
+    """A node is chosen for the pod, and its volumes are being bound."""
 
     uid: str  # of the pod
     node: str
     bindings: Bindings
     deadline: float
     written: bool = False  # the bindings
-    bound: bool = False  # written to the server; the caches will show it
+    bound: bool = False  # the pod is bound; the caches will show it
 
     @property
     def to_select(self) -> tuple[PersistentVolumeClaim, ...]:
-        """Claims on which the node is still to be written."""
+        """Claims without this selected-node annotation."""
         claims = self.bindings.dynamic
-        return tuple(c for c in claims if c.metadata.annotations.get(SELECTED_NODE) != self.node)
+        return tuple(c for c in claims if c.metadata.annotations.get(SELECTED_NODE_ANNOTATION) != self.node)
 
 
 class SchedulingView(Struct, frozen=True):
-    """A pod without a node, and what decides about it."""
+    """A pod without a node, and what the decision depends on."""
 
     key: str
-    pod: Pod | None  # None: it is gone, or another scheduler's
+    pod: Pod | None  # None: it is gone, or belongs to another scheduler
     snapshot: SchedulingSnapshot
     node: Callable[[str], Node | None]
     claim_bindings: Callable[
         [Bindings], Sequence[prebind.ClaimBinding]
-    ]  # the pod's claims and volumes as they are now
+    ]  # the pod's claims and volumes as the caches show them
     reservation: Reservation | None = None
     now: float = 0.0
-    pause: float = 0.0  # seconds before it is tried again after a refusal
-    start: int = 0  # where in the list of nodes the search begins
+    pause: float = 0.0  # seconds left of the backoff after a refusal
+    start: int = 0  # index of the first node to check
     bind_timeout: float = 600.0
 
 
 class ReserveNode(Struct, frozen=True):
-    """Take what the pod needs of the node before any other pod is planned."""
+    """Reserve the node's resources for the pod before any other pod is planned."""
 
     reservation: Reservation
-    searched: int  # nodes that were looked at
+    searched: int  # nodes that were checked
 
 
 class ReleaseReservation(Struct, frozen=True):
-    """The pod is gone: what was reserved for it is free."""
+    """The pod is gone: free what was reserved for it."""
 
 
 class WriteBindings(Struct, frozen=True):
@@ -113,7 +114,7 @@ class AbortReservation(Struct, frozen=True):
 
 
 class MarkUnschedulable(Struct, frozen=True):
-    """No node fits: write the condition, and evict other pods where that makes room."""
+    """No node fits: write the condition, and evict other pods if that makes room."""
 
     refusal: Unschedulable
 
@@ -128,16 +129,16 @@ def plan(view: SchedulingView) -> Iterator[Step | CommonStep]:
             yield ReleaseReservation()
             yield Requeue(view.key)
         if pod is not None and pod.spec.scheduling_gates:
-            gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-            yield Wait(UNTIL_CHANGED, f"scheduling gates: {gates}")
+            gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
+            yield Wait(WaitReason.SCHEDULING_GATES, WaitData(names=gates))
         return
     if reservation is None:
         if view.pause > EARLY:
-            yield Wait(view.pause, "refused a moment ago")
+            yield Wait(WaitReason.SCHEDULING_BACKOFF, seconds=view.pause)
             return
         decision = decide(pod, view.snapshot, start=view.start)
         if isinstance(decision, Unschedulable):
-            yield Wait(RETRY, decision.message)
+            yield Wait(WaitReason.UNSCHEDULABLE, seconds=RETRY, message=decision.message)
             yield MarkUnschedulable(decision)
             return
         deadline = view.now + view.bind_timeout
@@ -160,52 +161,56 @@ def _bind(view: SchedulingView, reservation: Reservation) -> Iterator[Step | Com
     match state:
         case prebind.BindingAborted(why):
             yield AbortReservation(prebind.FAILED.format(why))
-        case prebind.BindingInProgress(why):
+        case prebind.BindingInProgress(claim):
             left = reservation.deadline - view.now
             if left > EARLY:
-                yield Wait(left, why)
+                data = WaitData(claim=claim, node=reservation.node)
+                yield Wait(WaitReason.VOLUME_BINDING, data, left)
             else:
                 yield AbortReservation(prebind.FAILED.format(prebind.TIMED_OUT))
         case prebind.BindingReady():
             yield BindPod(reservation)
+        case _:
+            assert_never(state)
 
 
 def decide(
-    pod: Pod, world: SchedulingSnapshot, *, start: int = 0, filters: Sequence[Filter] = FILTERS
+    pod: Pod, snapshot: SchedulingSnapshot, *, start: int = 0, filters: Sequence[Filter] = FILTERS
 ) -> Placement | Unschedulable:
-    """`start`: where in the list of nodes the search begins."""
-    ledger = world.node_cache.with_nominated(pod)
-    if ledger is not world.node_cache:
-        world = structs.replace(world, node_cache=ledger)
-    nodes = ledger.nodes
+    """Choose a node. `start`: the index of the first node to check."""
+    cache = snapshot.node_cache.with_nominated(pod)
+    if cache is not snapshot.node_cache:
+        snapshot = structs.replace(snapshot, node_cache=cache)
+    nodes = cache.nodes
     if not nodes:
-        return Unschedulable(NO_NODES, frozenset({"NodeName"}))
+        return Unschedulable(NO_NODES, frozenset({"NodeName"}), summary=NO_NODES)
     checks: list[tuple[str, NodeCheck]] = []
     for filter in filters:
-        prepared = filter.prepare(pod, world)
+        prepared = filter.prepare(pod, snapshot)
         if isinstance(prepared, PodRefusal):
-            return Unschedulable(unfit_message(len(nodes), prepared.message), frozenset({filter.name}))
+            summary = f"0/{len(nodes)} nodes are available: {prepared.message}"
+            return Unschedulable(f"{summary}. not found", frozenset({filter.name}), summary=summary)
         if prepared is not None:
             checks.append((filter.name, prepared))
-    cleared = world.node_cache.find_node(world.node_cache.nominated_node(pod.key))
+    cleared = snapshot.node_cache.find_node(snapshot.node_cache.nominated_node(pod.key))
     if cleared is not None and _check_node(cleared, checks) is None:
-        return _placement(pod, cleared, world, 0)  # others had to go for this
+        return _placement(pod, cleared, snapshot, 0)  # victims were evicted for this pod
     fitting, refused, searched = _find_feasible_nodes(nodes, checks, start % len(nodes))
     if not fitting:
-        return _refusal(pod, world, refused, filters)
-    best = fitting[0] if len(fitting) == 1 else _select_best_node(pod, fitting, world)
-    return _placement(pod, best, world, searched)
+        return _refusal(pod, snapshot, refused, filters)
+    best = fitting[0] if len(fitting) == 1 else _select_best_node(pod, fitting, snapshot)
+    return _placement(pod, best, snapshot, searched)
 
 
-def _placement(pod: Pod, info: NodeInfo, world: SchedulingSnapshot, searched: int) -> Placement:
-    claims = sort_claims(pod, world)
+def _placement(pod: Pod, info: NodeInfo, snapshot: SchedulingSnapshot, searched: int) -> Placement:
+    claims = sort_claims(pod, snapshot)
     assert not isinstance(claims, str), "VolumeBinding has refused such a pod"
     return Placement(info.name, bindings_on(info, claims), searched)
 
 
 def _refusal(
     pod: Pod,
-    world: SchedulingSnapshot,
+    snapshot: SchedulingSnapshot,
     refused: Mapping[str, tuple[str, NodeRefusal]],
     filters: Sequence[Filter],
 ) -> Unschedulable:
@@ -227,10 +232,12 @@ def _refusal(
     by = frozenset(name for name, _ in refused.values())
     reasons = {node: no.reasons for node, no in nos.items()}
     whose = {node: name for node, (name, _) in refused.items()}
-    found = preemption.find_preemption(pod, world, nos, fits)
+    summary = summarize_refusals(nos.values())
+    found = preemption.find_preemption(pod, snapshot, nos, fits)
     if isinstance(found, preemption.PreemptionCandidate):
-        return Unschedulable(refusal_message(nos.values()), by, reasons, whose, evict=found)
-    return Unschedulable(refusal_message(nos.values(), found.text), by, reasons, whose, waiting=found.waiting)
+        return Unschedulable(f"{summary}.", by, reasons, whose, evict=found, summary=summary)
+    message = f"{summary}. no new claims to deallocate, preemption: {found.text}"
+    return Unschedulable(message, by, reasons, whose, waiting=found.waiting, summary=summary)
 
 
 def _find_feasible_nodes(
@@ -262,22 +269,22 @@ def _check_node(info: NodeInfo, checks: Sequence[tuple[str, NodeCheck]]) -> tupl
 # --- comparing
 
 
-def _select_best_node(pod: Pod, nodes: Sequence[NodeInfo], world: SchedulingSnapshot) -> NodeInfo:
-    """The emptiest node after taking the pod, unless company or spreading say otherwise; equals by name."""
+def _select_best_node(pod: Pod, nodes: Sequence[NodeInfo], snapshot: SchedulingSnapshot) -> NodeInfo:
+    """The node with the most free resources, plus affinity and spread scores; ties are broken by name."""
     taken = compute_pod_usage(pod)
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
 
     company, spread = (
-        scores.score_pod_affinity(pod, world, nodes),
-        scores.score_topology_spread(pod, world, nodes),
+        scores.score_pod_affinity(pod, snapshot, nodes),
+        scores.score_topology_spread(pod, snapshot, nodes),
     )
 
     def rank(at: int) -> tuple[int, int, str]:
         info = nodes[at]
         points = free_share(info, taken)
-        points += COMPANY * company[at] if company else 0
-        points += SPREAD * spread[at] if spread else 0
+        points += AFFINITY_WEIGHT * company[at] if company else 0
+        points += SPREAD_WEIGHT * spread[at] if spread else 0
         if info.taints:
             soft = (taints.PREFER_NO_SCHEDULE,)
             avoided = (
@@ -293,7 +300,7 @@ def _select_best_node(pod: Pod, nodes: Sequence[NodeInfo], world: SchedulingSnap
 
 
 def free_share(info: NodeInfo, taken: PodUsage) -> int:
-    """How much of CPU and memory would be left, of SCALE."""
+    """The free share of CPU and memory with the pod, out of SCALE."""
     cpu = info.allocatable.get("cpu", 0)
     memory = info.allocatable.get("memory", 0)
     left_cpu = max(cpu - info.cpu - taken.cpu, 0) * SCALE // cpu if cpu else 0
@@ -301,15 +308,7 @@ def free_share(info: NodeInfo, taken: PodUsage) -> int:
     return (left_cpu + left_memory) // 2
 
 
-# --- saying why not
-
-
-def unfit_message(nodes: int, message: str) -> str:
-    return f"0/{nodes} nodes are available: {message}. not found"
-
-
-def refusal_message(refused: Collection[NodeRefusal], preemption_text: str = "") -> str:
-    """Each reason with the number of nodes that gave it, then what preemption would do about it."""
-    reasons = Counter(reason for no in refused for reason in no.reasons)
-    text = f"0/{len(refused)} nodes are available: {preemption.list_reasons(reasons)}."
-    return f"{text} no new claims to deallocate, preemption: {preemption_text}" if preemption_text else text
+def summarize_refusals(refused: Collection[NodeRefusal]) -> str:
+    """Each reason with the number of nodes that gave it."""
+    reasons = Counter(reason for refusal in refused for reason in refusal.reasons)
+    return f"0/{len(refused)} nodes are available: {preemption.list_reasons(reasons)}"

@@ -1,8 +1,8 @@
-"""Who is where: the pods on nodes counted by kind, for the rules by which pods seek or avoid each other.
+"""The pods on nodes, counted by selector, for pod affinity, anti-affinity and topology spread.
 
-Replicas ask the same question thousands of times, so an answer is kept and every pod that comes or goes is
-added to it: a decision costs the nodes on which somebody matches, never all pods. Rules of pods that are
-there already (keep away from me) are grouped in the same way, one entry for all replicas.
+Replicas have the same selectors, so counts are cached and updated with every pod that is added or removed: a
+decision costs the nodes with matching pods, never all pods. The anti-affinity rules of pods that are placed
+already are grouped in the same way, with one entry for all replicas.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from volplane.api.core import Pod, PodAffinityTerm
 from volplane.api.selectors import LabelMatcher, LabelRequirement, Operator
 from volplane.rules.workloads import controller_of
 
-MAX_CACHED_COUNTS = 256  # questions whose answer is kept up to date; the oldest is forgotten first
-REQUIRED_ANTI_AFFINITY = 0  # the weight of a rule that is no matter of points
-REQUIRED_AFFINITY_WEIGHT = 1  # points for going where a pod is that requires company of this kind
+MAX_CACHED_COUNTS = 256  # selectors with cached counts; the oldest is dropped first
+REQUIRED_ANTI_AFFINITY = 0  # not a weight: the rule is required
+REQUIRED_AFFINITY_WEIGHT = 1  # points for a domain with a pod that requires affinity to this one
 
 
 K = TypeVar("K", bound=Hashable)
 
 
 class PodSelector(Struct, frozen=True):
-    """Which pods a term means: labels, and the namespaces by name or by their own labels."""
+    """The pods that an affinity term selects: labels, and namespaces by name or by label."""
 
     selector: LabelMatcher
     namespaces: frozenset[str]
@@ -34,14 +34,14 @@ class PodSelector(Struct, frozen=True):
 
 
 class CombinedPodSelector(Struct, frozen=True):
-    """Pods that are of all these kinds."""
+    """Pods that match all these selectors."""
 
     selectors: tuple[PodSelector, ...]
-    ignores_terminating: bool = False  # without those that are on their way out
+    ignores_terminating: bool = False  # terminating pods do not match
 
 
 class AffinityRule(Struct, frozen=True):
-    """What a pod that is there wants of pods of a kind: to stay out of its domain, or points for coming."""
+    """A rule of a placed pod about other pods: required anti-affinity, or points for its domain."""
 
     selector: PodSelector
     key: str  # the label whose value is the domain
@@ -49,7 +49,7 @@ class AffinityRule(Struct, frozen=True):
 
 
 class IndexedPod(Struct, frozen=True):
-    """A pod as others see it."""
+    """A pod with its affinity rules and its controller."""
 
     pod: Pod
     rules: tuple[AffinityRule, ...]
@@ -62,7 +62,7 @@ def index_pod(pod: Pod) -> IndexedPod:
 
 
 def selector_of_term(term: PodAffinityTerm, pod: Pod) -> PodSelector:
-    """The term as `pod` means it: some of its own labels may be part of it."""
+    """The selector of a term of `pod`, whose own labels may be part of it (matchLabelKeys)."""
     labels = pod.metadata.labels
     own = [LabelRequirement(k, Operator.IN, (labels[k],)) for k in term.match_label_keys if k in labels]
     own += [
@@ -89,7 +89,7 @@ def affinity_rules(pod: Pod) -> Iterator[AffinityRule]:
 
 
 def preferred_affinity_rules(pod: Pod) -> Iterator[AffinityRule]:
-    """What the pod would like; the rest is not a matter of points."""
+    """The preferred terms of the pod; required ones give no points."""
     affinity = pod.spec.affinity
     if affinity is None:
         return
@@ -99,10 +99,13 @@ def preferred_affinity_rules(pod: Pod) -> Iterator[AffinityRule]:
             yield AffinityRule(selector_of_term(term, pod), term.topology_key, sign * soft.weight)
 
 
+NamespaceLabels = Callable[[str], Mapping[str, str]]  # by the name of the namespace
+
+
 class PodAffinityIndex:
-    def __init__(self) -> None:
-        self.space_labels: Callable[[str], Mapping[str, str]] = lambda name: {}
-        self.rules: dict[AffinityRule, Counter[str]] = {}  # → nodes of the pods that have it
+    def __init__(self, namespace_labels: NamespaceLabels = lambda name: {}) -> None:
+        self.namespace_labels = namespace_labels
+        self.rules: dict[AffinityRule, Counter[str]] = {}  # → number of pods that have it, by node
         self._owners: dict[str, Counter[str]] = {}
         self._answers: dict[CombinedPodSelector, Counter[str]] = {}
 
@@ -134,16 +137,16 @@ class PodAffinityIndex:
         if pod.namespace in kind.namespaces:
             return True
         wanted = kind.namespace_selector
-        return wanted is not None and wanted.matches(self.space_labels(pod.namespace))
+        return wanted is not None and wanted.matches(self.namespace_labels(pod.namespace))
 
     def siblings(self, owner: str) -> Mapping[str, int]:
-        """By node: pods of the same controller."""
+        """The number of pods of the same controller, by node."""
         return self._owners.get(owner, {})
 
     def count_pods(
         self, group: CombinedPodSelector, placed_pods: Iterable[tuple[Pod, str]]
     ) -> Mapping[str, int]:
-        """By node: pods of the group; `everybody` is asked only when the question is new."""
+        """The number of matching pods, by node; `placed_pods` is read only for a new selector."""
         counts = self._answers.get(group)
         if counts is None:
             counts = Counter(node for pod, node in placed_pods if self.matches_combined(pod, group))
@@ -153,17 +156,16 @@ class PodAffinityIndex:
         return counts
 
     def clear_counts(self) -> None:
-        """Namespaces have changed their labels: every answer may be another one."""
+        """Labels of namespaces have changed: every count may have, too."""
         self._answers.clear()
 
 
 class PodAffinityIndexOverlay(PodAffinityIndex):
-    """A crowd with some pods added or removed; the one below stays as it is."""
+    """An index with some pods added or removed; the one below does not change."""
 
     def __init__(self, base: PodAffinityIndex) -> None:
-        super().__init__()
+        super().__init__(base.namespace_labels)
         self._base = base
-        self.space_labels = base.space_labels
         self.rules = base.rules
         self._changes: list[tuple[IndexedPod, str, int]] = []
 
@@ -180,7 +182,7 @@ class PodAffinityIndexOverlay(PodAffinityIndex):
         return _apply_changes(self._base.siblings(owner), [c for c in own if not c[0].pod.is_deleting])
 
     def adjust(self, group: CombinedPodSelector, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """The counts of a group with what has changed."""
+        """The counts of a selector with the added and removed pods."""
         return _apply_changes(counts, [c for c in self._changes if self.matches_combined(c[0].pod, group)])
 
 
@@ -190,7 +192,7 @@ def _apply_changes(
     made = Counter(counts)
     for _, node, step in changes:
         made[node] += step
-    return +made  # without the nodes that have none left
+    return +made  # without zero counts
 
 
 def _add(table: dict[K, Counter[str]], key: K, node: str, step: int) -> None:

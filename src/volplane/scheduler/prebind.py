@@ -1,7 +1,7 @@
-"""Between the decision for a node and the binding of the pod: its volumes have to be there first.
+"""PreBind: the volumes of a pod have to be bound before the pod is bound to its node.
 
-What was decided is written (claimRefs of volumes, the selected node of claims); then the binder and the
-provisioner are at work, and this says whether they are done, still at it, or have given up.
+After the decision is written (claimRefs of volumes, selected nodes of claims), the binder and the provisioner
+act. This module decides whether they have finished, are still working, or have given up.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.rules import topology
-from volplane.rules.binding import SELECTED_NODE, is_bound
+from volplane.rules.binding import is_bound
 
 FAILED = 'running PreBind plugin "VolumeBinding": binding volumes: {}'
 TIMED_OUT = "context deadline exceeded"
@@ -24,7 +25,7 @@ class BindingReady(Struct, frozen=True):
 
 
 class BindingInProgress(Struct, frozen=True):
-    why: str
+    claim: str  # the first one that is not bound yet
 
 
 class BindingAborted(Struct, frozen=True):
@@ -32,12 +33,12 @@ class BindingAborted(Struct, frozen=True):
 
 
 class ClaimBinding(Struct, frozen=True):
-    """A claim of the pod as it is now, and the volume it names or was promised."""
+    """A claim of the pod as the cache shows it, and the volume that it names or that was chosen for it."""
 
     name: str
     claim: PersistentVolumeClaim | None
     volume: PersistentVolume | None = None
-    assumed_volume: str = ""  # the volume that was chosen for it; "" where one is to be made
+    assumed_volume: str = ""  # the volume that was chosen for it; "": one is to be provisioned
 
 
 def check_binding(
@@ -53,7 +54,7 @@ def check_binding(
             waits = waits or pair.name
     if not waits:
         return BindingReady()
-    return BindingInProgress(f"waiting for the volume of claim {waits} before going to {name}")
+    return BindingInProgress(waits)
 
 
 def _find_conflict(node: str, labels: Mapping[str, str], pair: ClaimBinding) -> str:
@@ -66,7 +67,7 @@ def _find_conflict(node: str, labels: Mapping[str, str], pair: ClaimBinding) -> 
             return f'ClaimRef got reset for pv "{pair.assumed_volume}"'
     elif not claim.metadata.annotations:
         return f'selectedNode annotation reset for PVC "{pair.name}"'
-    elif claim.metadata.annotations.get(SELECTED_NODE) != node:
+    elif claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION) != node:
         return f'provisioning failed for PVC "{pair.name}"'
     if volume is not None and not topology.is_reachable_from(volume, labels):
         return f'pv "{volume.name}" node affinity doesn\'t match node "{node}": {NO_TERM}'

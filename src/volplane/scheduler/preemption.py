@@ -1,8 +1,8 @@
-"""Whom a pod may push aside when no node has room for it, and where the least harm is done.
+"""Preemption: which pods of lower priority to evict for a pod that fits on no node, and on which node.
 
-On every node that eviction could help, all pods of lower priority are removed from an overlay of the ledger;
-if the pod fits then, they are added again one by one, the important ones first, as long as it still fits. A
-pod that cannot be added again is a victim.
+On every node where evictions can help, all pods of lower priority are removed from an overlay of the node
+cache. If the pod fits then, they are added again one by one, the most important first, as long as it still
+fits. A pod that cannot be added again is a victim.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ Fits = Callable[[SchedulingSnapshot, NodeInfo], NodeRefusal | None]  # all filte
 class PreemptionCandidate(Struct, frozen=True):
     node: str
     victims: tuple[Pod, ...]  # the most important first
-    budget_violations: int = 0  # victims that a disruption budget would rather have kept
+    budget_violations: int = 0  # victims whose eviction violates a disruption budget
 
 
 class NoPreemption(Struct, frozen=True):
-    """Nobody is pushed aside; `text` says why in the scheduler's words."""
+    """No pod is evicted; `text` is upstream's message."""
 
     text: str
-    waiting: bool = False  # victims of an earlier decision are on their way out
+    waiting: bool = False  # victims of an earlier preemption are still terminating
 
 
 def find_preemption(
-    pod: Pod, world: SchedulingSnapshot, refused: Mapping[str, NodeRefusal], fits: Fits
+    pod: Pod, snapshot: SchedulingSnapshot, refused: Mapping[str, NodeRefusal], fits: Fits
 ) -> PreemptionCandidate | NoPreemption:
     if pod.spec.preemption_policy == "Never":
         return NoPreemption(NEVER)
-    if _is_preemption_running(pod, world, refused):
+    if _is_preemption_running(pod, snapshot, refused):
         return NoPreemption(VICTIMS_TERMINATING, waiting=True)
     candidates: list[PreemptionCandidate] = []
     reasons: Counter[str] = Counter()
     for name, no in refused.items():
-        info = world.node_cache.find_node(name)
+        info = snapshot.node_cache.find_node(name)
         if no.final or info is None:
             reasons[NOT_HELPFUL] += 1
             continue
-        found = _select_victims(info, pod, world, fits)
+        found = _select_victims(info, pod, snapshot, fits)
         if isinstance(found, PreemptionCandidate):
             candidates.append(found)
             if len(candidates) == MAX_CANDIDATES:
@@ -71,9 +71,11 @@ def list_reasons(reasons: Mapping[str, int]) -> str:
     return ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
 
 
-def _is_preemption_running(pod: Pod, world: SchedulingSnapshot, refused: Mapping[str, NodeRefusal]) -> bool:
-    chosen = world.node_cache.nominated_node(pod.key)
-    info = world.node_cache.find_node(chosen) if chosen else None
+def _is_preemption_running(
+    pod: Pod, snapshot: SchedulingSnapshot, refused: Mapping[str, NodeRefusal]
+) -> bool:
+    chosen = snapshot.node_cache.nominated_node(pod.key)
+    info = snapshot.node_cache.find_node(chosen) if chosen else None
     if info is None or (chosen in refused and refused[chosen].final):
         return False
     own = priority_of(pod)
@@ -81,11 +83,11 @@ def _is_preemption_running(pod: Pod, world: SchedulingSnapshot, refused: Mapping
 
 
 def disruption_cost(eviction: PreemptionCandidate) -> tuple[object, ...]:
-    """Budgets first, then how important the victims are, then how many, then how long they have run."""
+    """Budget violations first, then the priorities of the victims, their number, and their age."""
     priorities = [priority_of(v) for v in eviction.victims]
     most = max(priorities)
     oldest = min(_since(v) for v in eviction.victims if priority_of(v) == most)
-    age = tuple(-ord(c) for c in oldest)  # the one that has run the shortest goes
+    age = tuple(-ord(c) for c in oldest)  # the victim that started last is preferred
     return eviction.budget_violations, most, sum(priorities), len(priorities), age, eviction.node
 
 
@@ -98,38 +100,38 @@ def _importance(pod: Pod) -> tuple[int, str]:
 
 
 def _select_victims(
-    info: NodeInfo, pod: Pod, world: SchedulingSnapshot, fits: Fits
+    info: NodeInfo, pod: Pod, snapshot: SchedulingSnapshot, fits: Fits
 ) -> PreemptionCandidate | NodeRefusal:
     own = priority_of(pod)
     if not info.priorities or min(info.priorities) >= own:
         return NodeRefusal((NO_VICTIMS,))
-    # A pod that is only promised to the node is nobody's victim: its own decision is still under way.
+    # A pod that is only assumed on the node is not a victim: its binding is still in progress.
     lower = [t.pod for t in info.pods.values() if priority_of(t.pod) < own and t.pod.spec.node_name]
     if not lower:
         return NodeRefusal((NO_VICTIMS,))
-    trial = _VictimTrial(world, info.name, fits)
+    trial = _VictimTrial(snapshot, info.name, fits)
     for each in lower:
         trial.remove(each.key)
     no = trial.refusal()
     if no is not None:
         return no
-    broken, harmless = _split_by_budget(sorted(lower, key=_importance), world)
+    broken, harmless = _split_by_budget(sorted(lower, key=_importance), snapshot)
     victims = [each for each in broken if not trial.reprieve(each.key)]
     count = len(victims)
     victims += [each for each in harmless if not trial.reprieve(each.key)]
     if not victims:
-        return NodeRefusal((NO_VICTIMS,))  # the pods that were thought away were not in its way
+        return NodeRefusal((NO_VICTIMS,))  # the removed pods were not the reason for the refusal
     return PreemptionCandidate(info.name, tuple(sorted(victims, key=_importance)), count)
 
 
-def _split_by_budget(pods: Sequence[Pod], world: SchedulingSnapshot) -> tuple[list[Pod], list[Pod]]:
-    """Those whose eviction breaks a budget, and the others."""
+def _split_by_budget(pods: Sequence[Pod], snapshot: SchedulingSnapshot) -> tuple[list[Pod], list[Pod]]:
+    """The pods whose eviction violates a disruption budget, and the others."""
     left: dict[str, int] = {}
     broken: list[Pod] = []
     harmless: list[Pod] = []
     for pod in pods:
         breaks = False
-        for budget in _budgets(pod, world.budgets(pod.namespace)):
+        for budget in _budgets(pod, snapshot.budgets(pod.namespace)):
             if pod.name in budget.status.disrupted_pods:
                 continue  # its eviction is counted already
             allowed = left.get(budget.key, budget.status.disruptions_allowed) - 1
@@ -140,27 +142,27 @@ def _split_by_budget(pods: Sequence[Pod], world: SchedulingSnapshot) -> tuple[li
 
 
 def _budgets(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> Iterator[PodDisruptionBudget]:
-    # A pod without labels, and a budget without a selector, have nothing to do with each other.
+    # A budget without a selector does not cover pods without labels.
     return (b for b in budgets if pod.metadata.labels and disruption.covers(b, pod))
 
 
 class _VictimTrial:
-    """One node without some of its pods, on an overlay of the ledger."""
+    """One node without some of its pods, on an overlay of the node cache."""
 
-    def __init__(self, world: SchedulingSnapshot, node: str, fits: Fits) -> None:
-        self.overlay = NodeCacheOverlay(world.node_cache)
-        self.world = structs.replace(world, node_cache=self.overlay)
+    def __init__(self, snapshot: SchedulingSnapshot, node: str, fits: Fits) -> None:
+        self.overlay = NodeCacheOverlay(snapshot.node_cache)
+        self.snapshot = structs.replace(snapshot, node_cache=self.overlay)
         self.node, self.fits = node, fits
         self.removed: dict[str, PodUsage] = {}
 
     def refusal(self) -> NodeRefusal | None:
-        return self.fits(self.world, self.overlay.node_info(self.node))
+        return self.fits(self.snapshot, self.overlay.node_info(self.node))
 
     def remove(self, key: str) -> None:
         self.removed[key] = self.overlay.remove_pod(key, self.node)
 
     def reprieve(self, key: str) -> bool:
-        """Whether the pod can stay."""
+        """Add the pod again if the incoming one still fits; True if the pod can stay."""
         self.overlay.add_pod(self.removed.pop(key), self.node)
         if self.refusal() is None:
             return True

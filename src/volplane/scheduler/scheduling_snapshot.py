@@ -1,7 +1,7 @@
-"""What filters may ask about, however it is kept: the ledger of nodes and lookups into caches.
+"""What filters may read: the node cache and lookups into the caches.
 
-Lookups show what this scheduler has decided and not yet seen back (a volume promised to a claim, a node
-chosen for one) as if it had happened already.
+Lookups include what this scheduler has decided and the caches do not show yet (a volume reserved for a claim,
+a selected node).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class SchedulingSnapshot(Struct, frozen=True):
     node_cache: NodeCache
     claim: Callable[[str], PersistentVolumeClaim | None]  # by namespace/name
     volume: Callable[[str], PersistentVolume | None]
-    unclaimed: Callable[[str], Iterable[PersistentVolume]]  # by class: neither claimed nor promised
-    reserved: Callable[[str], Iterable[PersistentVolume]]  # by namespace/name of the claim they name
+    unclaimed: Callable[[str], Iterable[PersistentVolume]]  # by class: neither claimed nor assumed
+    reserved: Callable[[str], Iterable[PersistentVolume]]  # by namespace/name of the claim in their claimRef
     storage_class: Callable[[str], StorageClass | None]
     driver: Callable[[str], CSIDriver | None]
     csi_node: Callable[[str], CSINode | None]
     capacities: Callable[[str], Iterable[CSIStorageCapacity]]  # by class
-    attached: Callable[[str], Iterable[str]]  # by node: names of volumes that a VolumeAttachment puts there
+    attached: Callable[[str], Iterable[str]]  # by node: names of volumes with a VolumeAttachment
     budgets: Callable[[str], Iterable[PodDisruptionBudget]] = lambda namespace: ()

@@ -1,6 +1,6 @@
-"""Pods that no node would have, by the filters that refused them: only what concerns those wakes them again.
+"""Pods that fit on no node, by the filters that refused them: only relevant changes wake them.
 
-Each refusal in a row makes the pod wait a little longer before it is tried again, however often it is woken.
+Each refusal in a row doubles the pause before the pod is tried again, however often it is woken.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from volplane.api.meta import Resource
+from volplane.base.backoff import Backoff
 from volplane.scheduler.filters.base import Filter
 
-FIRST, LONGEST = 0.01, 10.0
+BACKOFF = Backoff(0.01, 10.0)
 
 
 class UnschedulableRecord(Struct):
     filters: frozenset[str] = frozenset()
     times: int = 0
-    due: float = 0.0  # not tried again before
+    due: float = 0.0  # end of the backoff
     reported_message: str = ""
 
 
@@ -36,13 +37,13 @@ class UnschedulablePods:
         self._unlink(key, record)
         record.filters = by
         record.times += 1
-        record.due = now + min(FIRST * 2.0 ** min(record.times - 1, 30), LONGEST)
+        record.due = now + BACKOFF.delay(record.times)
         for name in by:
             self._by_filter.setdefault(name, {})[key] = None
         return record
 
     def note_message(self, key: str, message: str) -> bool:
-        """Whether the message is another one than the last."""
+        """Note the message; True if it differs from the last one."""
         record = self._records.get(key)
         if record is None or record.reported_message == message:
             return False
@@ -63,7 +64,7 @@ class UnschedulablePods:
             yield from list(self._by_filter[name])
 
     def pods_refused_by(self, *names: str) -> Iterator[str]:
-        """Those whom one of these filters refused."""
+        """The pods that one of these filters refused."""
         for name in names:
             yield from list(self._by_filter.get(name, ()))
 

@@ -1,6 +1,6 @@
-"""Making room: the victims of a preemption are told why and deleted with their usual grace.
+"""Evict the victims of a preemption: set their condition, delete them with their grace period.
 
-Every step may run twice: the deletion is for one uid, and a victim that is gone is what was wanted.
+Every step may run twice: the deletion is for one uid, and a victim that is gone needs nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def _evict_victim(client: Client, pod: Pod, victim: Pod) -> None:
         "message": f"{pod.spec.scheduler_name}: preempting to accommodate a higher priority pod",
         "lastTransitionTime": clock.stamp(),
     }
-    told = await client.patch(
+    updated = await client.patch(
         Pod,
         victim.name,
         victim.namespace,
@@ -45,5 +45,5 @@ async def _evict_victim(client: Client, pod: Pod, victim: Pod) -> None:
         uid=victim.uid,
         missing_ok=True,
     )
-    if told is not None:
+    if updated is not None:
         await client.delete(Pod, victim.name, victim.namespace, uid=victim.uid, missing_ok=True)

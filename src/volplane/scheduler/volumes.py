@@ -1,8 +1,8 @@
-"""The volumes of a pod on a node: which are there, which come from what is unclaimed, which are to be made.
+"""The volumes of a pod on a node: bound already, to be matched with free ones, or to be provisioned.
 
-A claim counts as bound only when the binder has said so. A claim that names its volume
-and is not bound yet is the binder's business, whatever its class says. A claim whose node was chosen before
-keeps it: the provisioner may be at work there.
+A claim counts as bound only when the binder has written so. A claim that names its volume and is not bound
+yet is left to the binder, whatever its class says. A claim whose node was selected before keeps it, because
+the provisioner may already be creating the volume there.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from volplane.api import quantity
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, TopologySelectorTerm
 from volplane.api.selectors import LabelMatcher
 from volplane.api.storage import CSIStorageCapacity, StorageClass
 from volplane.rules import classes, matching, pods, sizes, topology
-from volplane.rules.binding import SELECTED_NODE, claim_class, is_bound
+from volplane.rules.binding import claim_class, is_bound
 from volplane.scheduler.node_cache import NodeInfo
 from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
@@ -28,68 +29,68 @@ UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 
 class DelayedBinding(Struct, frozen=True):
-    """A claim that has no volume yet, with everything that decides about it on any node."""
+    """A claim without a volume, with everything that decides about it on any node."""
 
     claim: PersistentVolumeClaim
     size: int
-    selected_node: str | None  # the node that was selected for it before
+    selected_node: str | None  # from its selected-node annotation
     candidates: tuple[PersistentVolume, ...]  # reserved for it, or unclaimed
-    can_provision: bool  # somebody provisions for its class
-    topologies: tuple[TopologySelectorTerm, ...] = ()  # where its class lets volumes be made
-    capacities: tuple[CSIStorageCapacity, ...] | None = None  # None: nobody counts
+    can_provision: bool  # its class has a provisioner
+    topologies: tuple[TopologySelectorTerm, ...] = ()  # allowedTopologies of its class
+    capacities: tuple[CSIStorageCapacity, ...] | None = None  # None: the driver does not report capacity
 
 
 class PodClaims(Struct, frozen=True):
-    """The claims of a pod: the volumes of those that are bound, and the others, the smallest first."""
+    """The claims of a pod: volumes of bound ones, and the others, the smallest first."""
 
     bound: tuple[PersistentVolume | None, ...] = ()
     delayed: tuple[DelayedBinding, ...] = ()
 
 
 class Bindings(Struct, frozen=True):
-    """What has to be written so that the pod can use its volumes on one node; or why that cannot be."""
+    """What to write so that the pod can use its volumes on one node, or why it cannot."""
 
     static: tuple[tuple[PersistentVolumeClaim, PersistentVolume], ...] = ()
     dynamic: tuple[PersistentVolumeClaim, ...] = ()
     conflicts: tuple[str, ...] = ()
 
 
-def sort_claims(pod: Pod, world: SchedulingSnapshot) -> PodClaims | str:
-    """The claims by what is to be done about them; a text when the pod has to wait for one on every node."""
+def sort_claims(pod: Pod, snapshot: SchedulingSnapshot) -> PodClaims | str:
+    """Sort the claims into bound and delayed ones; a message if the pod has to wait on every node."""
     bound: list[PersistentVolume | None] = []
     delayed: list[DelayedBinding] = []
     waits = False
     for use in pods.claim_uses(pod):
-        claim = world.claim(f"{pod.namespace}/{use.claim}")
+        claim = snapshot.claim(f"{pod.namespace}/{use.claim}")
         trouble = _find_claim_problem(pod, use, claim)
         if claim is None or trouble:
             return trouble
         if is_bound(claim):
-            bound.append(world.volume(claim.spec.volume_name))
-        elif not claim.spec.volume_name and classes.is_delayed(_class_of(claim, world)):
-            delayed.append(_delayed_binding(claim, world))
+            bound.append(snapshot.volume(claim.spec.volume_name))
+        elif not claim.spec.volume_name and classes.is_delayed(_class_of(claim, snapshot)):
+            delayed.append(_delayed_binding(claim, snapshot))
         else:
             waits = True
     if waits:
         return UNBOUND
-    delayed.sort(key=lambda wish: (wish.size, wish.claim.name))
+    delayed.sort(key=lambda each: (each.size, each.claim.name))
     return PodClaims(tuple(bound), tuple(delayed))
 
 
-def _delayed_binding(claim: PersistentVolumeClaim, world: SchedulingSnapshot) -> DelayedBinding:
-    storage_class = _class_of(claim, world)
+def _delayed_binding(claim: PersistentVolumeClaim, snapshot: SchedulingSnapshot) -> DelayedBinding:
+    storage_class = _class_of(claim, snapshot)
     assert storage_class is not None, "its class delays it"
     provisioner = storage_class.provisioner
-    driver = world.driver(classes.driver_name(provisioner))
+    driver = snapshot.driver(classes.driver_name(provisioner))
     counted = driver is not None and bool(driver.spec.storage_capacity)
     return DelayedBinding(
         claim,
         size=sizes.requested_size(claim),
-        selected_node=claim.metadata.annotations.get(SELECTED_NODE),
-        candidates=(*world.reserved(claim.key), *world.unclaimed(storage_class.name)),
+        selected_node=claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION),
+        candidates=(*snapshot.reserved(claim.key), *snapshot.unclaimed(storage_class.name)),
         can_provision=provisioner not in ("", classes.NO_PROVISIONER),
         topologies=storage_class.allowed_topologies,
-        capacities=tuple(world.capacities(storage_class.name)) if counted else None,
+        capacities=tuple(snapshot.capacities(storage_class.name)) if counted else None,
     )
 
 
@@ -108,9 +109,9 @@ def _find_claim_problem(pod: Pod, use: pods.PodClaimUse, claim: PersistentVolume
     return ""
 
 
-def _class_of(claim: PersistentVolumeClaim, world: SchedulingSnapshot) -> StorageClass | None:
+def _class_of(claim: PersistentVolumeClaim, snapshot: SchedulingSnapshot) -> StorageClass | None:
     name = claim_class(claim)
-    return world.storage_class(name) if name else None
+    return snapshot.storage_class(name) if name else None
 
 
 def bindings_on(info: NodeInfo, claims: PodClaims) -> Bindings:
@@ -123,36 +124,36 @@ def bindings_on(info: NodeInfo, claims: PodClaims) -> Bindings:
     return Bindings(found.static, found.dynamic, (*found.conflicts, *conflicts))
 
 
-def _bind(info: NodeInfo, wishes: Iterable[DelayedBinding]) -> Bindings:
+def _bind(info: NodeInfo, bindings: Iterable[DelayedBinding]) -> Bindings:
     static: list[tuple[PersistentVolumeClaim, PersistentVolume]] = []
     dynamic: list[DelayedBinding] = []
     taken: set[str] = set()
-    for wish in wishes:
-        if wish.selected_node is not None and wish.selected_node != info.name:
+    for delayed in bindings:
+        if delayed.selected_node is not None and delayed.selected_node != info.name:
             return Bindings(conflicts=(BIND_CONFLICT,))
-        volume = _match_volume(info, wish, taken)
+        volume = _match_volume(info, delayed, taken)
         if volume is None:
-            dynamic.append(wish)
+            dynamic.append(delayed)
         else:
             taken.add(volume.name)
-            static.append((wish.claim, volume))
-    conflicts = {conflict for wish in dynamic if (conflict := _provisioning_conflict(info, wish))}
+            static.append((delayed.claim, volume))
+    conflicts = {conflict for delayed in dynamic if (conflict := _provisioning_conflict(info, delayed))}
     if BIND_CONFLICT in conflicts:
         conflicts = {BIND_CONFLICT}
-    return Bindings(tuple(static), tuple(wish.claim for wish in dynamic), tuple(conflicts))
+    return Bindings(tuple(static), tuple(delayed.claim for delayed in dynamic), tuple(conflicts))
 
 
-def _match_volume(info: NodeInfo, wish: DelayedBinding, taken: set[str]) -> PersistentVolume | None:
-    if wish.selected_node is not None or not wish.candidates:
+def _match_volume(info: NodeInfo, delayed: DelayedBinding, taken: set[str]) -> PersistentVolume | None:
+    if delayed.selected_node is not None or not delayed.candidates:
         return None
-    return matching.best(wish.claim, wish.candidates, delayed=True, labels=info.labels, taken=taken)
+    return matching.best(delayed.claim, delayed.candidates, delayed=True, labels=info.labels, taken=taken)
 
 
-def _provisioning_conflict(info: NodeInfo, wish: DelayedBinding) -> str:
-    """Why no volume for the claim can be made that reaches the node."""
-    if not wish.can_provision or not topology.allows_node(wish.topologies, info.labels):
+def _provisioning_conflict(info: NodeInfo, delayed: DelayedBinding) -> str:
+    """Why no volume for the claim can be provisioned for the node; "" if one can."""
+    if not delayed.can_provision or not topology.allows_node(delayed.topologies, info.labels):
         return BIND_CONFLICT
-    if wish.capacities is None or any(_has_room(c, wish.size, info) for c in wish.capacities):
+    if delayed.capacities is None or any(_has_room(c, delayed.size, info) for c in delayed.capacities):
         return ""
     return NO_ROOM
 

@@ -8,8 +8,9 @@
 
     await sdk.serve(Disks(), "/run/csi/csi.sock")
 
-Capabilities follow from what is overridden. `errors` are what a driver raises, `Local` calls one in
-memory, `Mounter` does on a node what nearly every driver does there, on the threads of a `Host`.
+Capabilities follow from the overridden methods. Drivers raise `errors`. `Local` calls a driver in memory.
+`Mounter` has what nearly every node service does: format, mount, bind, measure. It runs on the threads of a
+`Host`.
 """
 
 from volplane.csi import v1

@@ -1,7 +1,7 @@
-"""The directory outside of which a driver touches nothing, whatever path a request names.
+"""Checks that the paths in requests are below the kubelet's directory.
 
-A node service runs as root: a target like `/etc` would be mounted over, one like `/var/lib/kubelet/../../etc`
-too. The kubelet names paths below its own directory only, so everything else is a mistake or an attack.
+A node service runs as root: it would mount over a target like `/etc` or `/var/lib/kubelet/../../etc`. The
+kubelet sends paths below its own directory only, so every other path is a mistake or an attack.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from volplane.sdk.errors import InvalidArgument
 
 
 def check_below(path: str, root: str, field: str = "path", *, shown: str = "") -> None:
-    """Raise InvalidArgument unless `path` is below `root`, with no link on the way that leads out of it.
+    """Raise InvalidArgument unless `path` is below `root`, and no symbolic link leads out of it.
 
-    What does not exist yet is judged by its name. The last part must not be a link at all: it is what gets
-    mounted over, or removed. `shown` is how the request has it.
+    For parts that do not exist yet, only the name is checked. The last part must not be a link: it is mounted
+    over, or removed. `shown` is the path in the request, for the error.
     """
     named = f'{field} "{shown or path}"'
     if not path.startswith("/") or posixpath.normpath(path) != path:

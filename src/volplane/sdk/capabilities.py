@@ -1,4 +1,4 @@
-"""What a driver can do, read off the methods it overrides."""
+"""The capabilities of a driver, derived from the methods that it overrides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Controller = v1.ControllerServiceCapability
 _Group = v1.GroupControllerServiceCapability
 _Node = v1.NodeServiceCapability
 
-# Method → capability. The methods of a pair come together, or the volume could not be got rid of again.
+# Method → capability. A driver must override both methods of a pair: what it creates it must delete.
 _CONTROLLER = {
     "CreateVolume": "CREATE_DELETE_VOLUME",
     "ControllerPublishVolume": "PUBLISH_UNPUBLISH_VOLUME",
@@ -41,7 +41,7 @@ _PAIRS = (
     ("NodeStageVolume", "NodeUnstageVolume"),
     ("NodePublishVolume", "NodeUnpublishVolume"),
 )
-# Claims that belong to one service only; VOLUME_CONDITION and SINGLE_NODE_MULTI_WRITER are said by both.
+# Capabilities of one service only; VOLUME_CONDITION and SINGLE_NODE_MULTI_WRITER belong to both.
 _CONTROLLER_ONLY = frozenset({"CLONE_VOLUME", "PUBLISH_READONLY", "LIST_VOLUMES_PUBLISHED_NODES"})
 _NODE_ONLY = frozenset({"VOLUME_MOUNT_GROUP"})
 _BOTH = frozenset({"VOLUME_CONDITION", "SINGLE_NODE_MULTI_WRITER"})
@@ -53,22 +53,22 @@ def snake_case(method: str) -> str:
 
 
 class ServedCapabilities:
-    """The calls a driver answers and the capabilities it names for them."""
+    """The methods that a driver serves, and the replies with its capabilities."""
 
     def __init__(self, driver: Driver) -> None:
         self.methods = frozenset(m for service in SERVICES.values() for m in service if _overrides(driver, m))
-        self.claims, self._elsewhere = driver.claims, driver.elsewhere
+        self.extra_capabilities, self._elsewhere = driver.extra_capabilities, driver.methods_elsewhere
         self._check_overrides(type(driver).__name__)
 
     def _check_overrides(self, name: str) -> None:
         for one, other in _PAIRS:
             if (one in self.methods) != (other in self.methods):
                 raise TypeError(
-                    f"{name} overrides one of {snake_case(one)} and {snake_case(other)}; it needs both"
+                    f"{name} overrides only one of {snake_case(one)} and {snake_case(other)}: override both"
                 )
-        unknown = self.claims - _CONTROLLER_ONLY - _NODE_ONLY - _BOTH - _OTHER
+        unknown = self.extra_capabilities - _CONTROLLER_ONLY - _NODE_ONLY - _BOTH - _OTHER
         if unknown:
-            raise TypeError(f"{name} claims {', '.join(sorted(unknown))}, which CSI does not know")
+            raise TypeError(f"{name} declares unknown capabilities: {', '.join(sorted(unknown))}")
 
     def serves(self, service: str) -> bool:
         return not self.methods.isdisjoint(SERVICES[f"csi.v1.{service}"])
@@ -83,14 +83,14 @@ class ServedCapabilities:
             ("GroupController", "GROUP_CONTROLLER_SERVICE"),
             ("SnapshotMetadata", "SNAPSHOT_METADATA_SERVICE"),
         ]
-        # Every instance speaks for the whole driver here, whichever of its services it serves.
+        # Every process returns the capabilities of the whole driver, whichever services it serves.
         everywhere = self.methods | self._elsewhere
         named = [c for service, c in services if not everywhere.isdisjoint(SERVICES[f"csi.v1.{service}"])]
-        named += sorted(self.claims & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+        named += sorted(self.extra_capabilities & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"})
         found = [_Plugin(service=_Plugin.Service(type=n)) for n in named]
         if everywhere & {"ControllerExpandVolume", "NodeExpandVolume"}:
             expansion = _Plugin.VolumeExpansion
-            when = expansion.OFFLINE if "OFFLINE" in self.claims else expansion.ONLINE
+            when = expansion.OFFLINE if "OFFLINE" in self.extra_capabilities else expansion.ONLINE
             found.append(_Plugin(volume_expansion=expansion(type=when)))
         return v1.GetPluginCapabilitiesResponse(capabilities=found)
 
@@ -112,7 +112,9 @@ class ServedCapabilities:
         return v1.NodeGetCapabilitiesResponse(capabilities=found)
 
     def _capability_names(self, derived: dict[str, str], claimable: frozenset[str]) -> list[str]:
-        return [c for m, c in derived.items() if m in self.methods] + sorted(self.claims & claimable)
+        return [c for m, c in derived.items() if m in self.methods] + sorted(
+            self.extra_capabilities & claimable
+        )
 
 
 def _overrides(driver: Driver, method: str) -> bool:

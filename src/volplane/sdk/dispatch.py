@@ -1,8 +1,8 @@
-"""From a request to the driver's method and back: checks, locks, joins, logs, metrics, errors.
+"""Dispatches requests to the methods of a driver: checks, locks, logs, metrics, errors.
 
-The work of a call belongs to us, not to the caller: when the caller's deadline passes, mkfs is not
-cancelled half-way. The work runs on with its lock, an equal call joins it and gets its answer, any other
-call on the volume is told ABORTED.
+A method runs in a task of its own and is not cancelled when the caller's deadline passes: mkfs must not be
+interrupted. It keeps its lock; an equal call waits for it and gets its reply, any other call for the volume
+gets ABORTED.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from volplane.base import failpoint, metrics, trace
+from volplane.base.tasks import KeyedTasks, cancel_and_wait, ignore_error
 from volplane.csi import redact, v1
 from volplane.csi.client import subject_of
 from volplane.csi.outcome import CallError, Code
@@ -38,13 +39,13 @@ class Dispatcher:
     def __init__(self, driver: Driver) -> None:
         self.driver, self.offer = driver, ServedCapabilities(driver)
         self._locks = locks.VolumeLocks()
-        self._running: dict[tuple[str, bytes], asyncio.Task[Message]] = {}
+        self._running: KeyedTasks[tuple[str, bytes], Message] = KeyedTasks(ignore_error)
         self._closing = False
         self._methods = self._build()
 
     @property
     def methods(self) -> Mapping[str, Callable[[Any], Any]]:
-        """Everything this driver answers, Identity and the capability calls included."""
+        """All methods that the driver serves, with those for identity and capabilities."""
         return self._methods
 
     def _build(self) -> dict[str, Callable[[Any], Any]]:
@@ -62,7 +63,7 @@ class Dispatcher:
         return found | {m: getattr(self.driver, snake_case(m)) for m in self.offer.methods}
 
     async def unary(self, method: str, request: Message) -> Message:
-        """The reply, or CallError: never anything else."""
+        """The reply. Raises CallError and nothing else."""
         started = time.perf_counter()
         code = Code.CANCELLED
         try:
@@ -77,7 +78,7 @@ class Dispatcher:
             label.observe(time.perf_counter() - started)
 
     async def stream(self, method: str, request: Message) -> AsyncGenerator[Message]:
-        """The replies one by one; a caller that leaves ends the driver's generator."""
+        """The replies one by one. The driver's generator is closed when the caller leaves."""
         started, code = time.perf_counter(), Code.CANCELLED
         try:
             if self._closing:
@@ -101,15 +102,13 @@ class Dispatcher:
             label.observe(time.perf_counter() - started)
 
     async def close(self, grace: float) -> None:
-        """Refuse new calls, let the work under way end, and cancel what does not."""
+        """Refuse new calls, wait for calls in progress, and cancel them after `grace` seconds."""
         self._closing = True
-        tasks = tuple(self._running.values())
+        tasks = self._running.values()
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=grace)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await cancel_and_wait(*late)
 
     async def _answer(self, method: str, request: Message) -> Message:
         if self._closing:
@@ -118,16 +117,9 @@ class Dispatcher:
         if not locks.is_locking(method):
             return await self._answer_unlocked(method, request)
         key = (method, request.SerializeToString(deterministic=True))
-        task = self._running.get(key)
-        if task is None:
-            task = self._running[key] = asyncio.ensure_future(self._answer_locked(method, request))
-            task.add_done_callback(lambda done: self._forget_call(key, done))
-        return await asyncio.shield(task)
-
-    def _forget_call(self, key: tuple[str, bytes], task: asyncio.Task[Message]) -> None:
-        del self._running[key]
-        if not task.cancelled():
-            task.exception()  # the caller may have left; nobody else will look at it
+        return await asyncio.shield(
+            self._running.get_or_start(key, lambda: self._answer_locked(method, request))
+        )
 
     async def _answer_unlocked(self, method: str, request: Message) -> Message:
         try:
@@ -144,7 +136,7 @@ class Dispatcher:
             with self._locks.hold(method, request), trace.span("driver", method, subject_of(request)):
                 log.info("%s: called args=%s", method, redact.text(request))
                 reply: Message = await self._methods[method](request)
-                if failpoint.armed:
+                if failpoint.is_armed:
                     failpoint.hit(f"rpc:{method}:served")
         except asyncio.CancelledError:
             raise Unavailable(f"{self.driver.name} stopped during {method}") from None
@@ -152,7 +144,7 @@ class Dispatcher:
             log.error("%s: %s", method, error)
             raise
         except Exception as error:
-            # What it left behind is unknown: with an uncertain code the caller comes again.
+            # What the method has done is unknown: with an uncertain code the caller tries again.
             log.exception("%s failed", method)
             raise Aborted(_error_text(error)) from error
         return reply

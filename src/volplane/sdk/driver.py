@@ -1,8 +1,7 @@
-"""A driver: override the calls it offers, and it offers exactly those.
+"""The base class of drivers: a driver serves the methods that it overrides.
 
-Everything a driver should not have to think about (capabilities, argument checks, locks, logs, shutdown) is
-done around these methods by `server`. A method may run on after its caller has given up; the next equal
-call then joins it.
+Capabilities, checks of arguments, locks, logs and shutdown are handled around these methods. A method may run
+longer than its caller waits; then the next equal call waits for it and gets its reply.
 """
 
 from __future__ import annotations
@@ -15,34 +14,34 @@ from volplane.sdk.errors import Unimplemented
 
 
 class Driver:
-    """Methods are named after the calls, in snake case; `start` and `stop` frame the time of serving."""
+    """Methods have the names of the calls in snake case. `start` and `stop` run before and after serving."""
 
     name: str = ""  # "ebs.csi.aws.com"
     version: str = "0.0.0"
-    # What cannot be read off the overridden methods, by the protocol's names: CLONE_VOLUME, PUBLISH_READONLY,
+    # Capabilities that do not follow from overridden methods: CLONE_VOLUME, PUBLISH_READONLY,
     # LIST_VOLUMES_PUBLISHED_NODES, VOLUME_CONDITION, SINGLE_NODE_MULTI_WRITER, VOLUME_MOUNT_GROUP,
     # VOLUME_ACCESSIBILITY_CONSTRAINTS, and OFFLINE for a driver that expands only unpublished volumes.
-    claims: ClassVar[frozenset[str]] = frozenset()
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset()
 
-    # Calls that other instances of this driver answer, by the protocol's names: where controller and node are
-    # classes of their own, each of them must still tell what the driver as a whole can do.
-    elsewhere: ClassVar[frozenset[str]] = frozenset()
+    # Methods that other processes of this driver serve. If controller and node are different classes, each of
+    # them must still return the capabilities of the whole driver.
+    methods_elsewhere: ClassVar[frozenset[str]] = frozenset()
 
-    # Requests whose paths are not below this directory are refused, for a driver that serves a kubelet and
-    # nobody else: "/var/lib/kubelet". "": all paths.
+    # Refuse requests with paths that are not below this directory, such as "/var/lib/kubelet". "" allows all
+    # paths.
     kubelet_root: str = ""
 
     def __init__(self, name: str = "", version: str = "") -> None:
         self.name, self.version = name or self.name, version or self.version
 
     async def start(self) -> None:
-        """Before the first call."""
+        """Run before the first call."""
 
     async def stop(self) -> None:
-        """After the last one."""
+        """Run after the last call."""
 
     async def probe(self) -> bool:
-        """Whether the driver is ready; raise FailedPrecondition when it can never be."""
+        """Whether the driver is ready; raise FailedPrecondition if it can never be."""
         return True
 
     # Controller

@@ -1,12 +1,12 @@
-"""How a driver says no: raise one of these.
+"""The errors that a driver raises.
 
     CallError
       InvalidArgument · NotFound · AlreadyExists · FailedPrecondition · ResourceExhausted · OutOfRange
-      Unimplemented · Internal · PermissionDenied    final: whatever the call began was undone
-      Aborted · Unavailable                          uncertain: the caller will ask again
+      Unimplemented · Internal · PermissionDenied    final: nothing of the call is left behind
+      Aborted · Unavailable                          uncertain: the caller will call again
 
-A driver that fails half-way and cannot undo its work must raise one of the uncertain ones, or the caller
-forgets it.
+A driver that fails midway and cannot undo its work must raise an uncertain error. After a final error the
+caller does not clean up.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One call at a time on a volume; who comes second is told to come again (ABORTED), never queued.
+"""One call at a time for a volume; a second call gets ABORTED and is not queued.
 
-Publishing to two targets of one volume may run side by side, as Kubernetes unmounts several pods at once, and
-so may attaching a volume of many nodes to several of them, and detaching; staging, expanding and everything
-else in the controller has the volume to itself.
+Calls for different targets of one volume may run at the same time, because Kubernetes unmounts several pods
+at once. So may attaching a volume with multi-node access to several nodes, and detaching it. All other calls
+lock the whole volume.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from volplane.csi import v1
 from volplane.sdk.errors import Aborted
 
-# Method → the field that names what it works on. Methods that are not here only look.
+# Method → the field that names what to lock. Other methods only read.
 _EXCLUSIVE = {
     "CreateVolume": "name",
     "DeleteVolume": "volume_id",
@@ -45,12 +45,12 @@ def is_locking(method: str) -> bool:
 
 
 def _locked_part(method: str, request: Any) -> str:
-    """What of the volume the call is about; "" if it is about all of it."""
+    """The target or node that the call locks; "" for the whole volume."""
     if method in _PER_TARGET:
         return str(request.target_path)
     if method not in _PER_NODE:
         return ""
-    # A volume for one node has only one place to be, so attaching it excludes everything.
+    # Attaching a single-node volume locks all of it.
     one_node = (
         method == "ControllerPublishVolume" and request.volume_capability.access_mode.mode not in _MANY_NODES
     )
@@ -59,28 +59,28 @@ def _locked_part(method: str, request: Any) -> str:
 
 class VolumeLocks:
     def __init__(self) -> None:
-        self._held: dict[str, int] = {}  # how many share it; -1: one has it alone
+        self._held: dict[str, int] = {}  # number of shared holders; -1: held exclusively
 
     @contextmanager
     def hold(self, method: str, request: Message) -> Iterator[None]:
         if part := _locked_part(method, request):
             volume = request.volume_id  # type: ignore[attr-defined]
-            with self._acquire(volume, alone=False), self._acquire(f"{volume}\0{part}", alone=True):
+            with self._acquire(volume, exclusive=False), self._acquire(f"{volume}\0{part}", exclusive=True):
                 yield
         else:
-            with self._acquire(getattr(request, _EXCLUSIVE[method]), alone=True):
+            with self._acquire(getattr(request, _EXCLUSIVE[method]), exclusive=True):
                 yield
 
     @contextmanager
-    def _acquire(self, key: str, *, alone: bool) -> Iterator[None]:
+    def _acquire(self, key: str, *, exclusive: bool) -> Iterator[None]:
         held = self._held.get(key, 0)
-        if held < 0 or (alone and held):
-            raise Aborted(f"another operation on {key.partition(chr(0))[0]} is under way")
-        self._held[key] = -1 if alone else held + 1
+        if held < 0 or (exclusive and held):
+            raise Aborted(f"another operation on {key.partition(chr(0))[0]} is in progress")
+        self._held[key] = -1 if exclusive else held + 1
         try:
             yield
         finally:
-            left = 0 if alone else self._held[key] - 1
+            left = 0 if exclusive else self._held[key] - 1
             if left:
                 self._held[key] = left
             else:

@@ -1,9 +1,8 @@
-"""What nearly every node service does: format and mount, bind, publish a block device, undo it, measure it.
+"""What nearly every node service does: format, mount, bind, publish a block device, undo it, measure it.
 
-All of it may run twice: each step looks first at what the machine shows. A device is formatted only if it
-is proven blank. Targets are the driver's to create and to delete, their parents are the kubelet's. Steps that
-follow each other run in one go on one of the host's threads: every change of threads costs as much as a look
-at the mount table.
+Everything may run twice: each step checks first what exists. A device is formatted only if it is proven
+blank. The driver creates and deletes targets, the kubelet their parents. Consecutive steps run in one call on
+a thread of the host: switching threads costs as much as reading the mount table.
 """
 
 from __future__ import annotations
@@ -53,20 +52,20 @@ class Mounter:
             await self.host.grow(device, target, kind)
 
     async def unstage(self, target: str) -> None:
-        """Nothing mounted there is fine."""
+        """Unmount the target, if it is mounted."""
         await self.host.call(_unmount, target)
 
     async def publish(
-        self, staging: str, target: str, *, readonly: bool = False, alone: bool = False
+        self, staging: str, target: str, *, readonly: bool = False, exclusive: bool = False
     ) -> None:
-        """Bind the staged file system to `target`; with `alone`, refuse a second target."""
-        await self.host.call(_publish, staging, target, readonly=readonly, alone=alone)
+        """Bind the staged file system to `target`; with `exclusive`, refuse a second target."""
+        await self.host.call(_publish, staging, target, readonly=readonly, exclusive=exclusive)
 
     async def publish_directory(
-        self, source: str, target: str, *, readonly: bool = False, alone: bool = False
+        self, source: str, target: str, *, readonly: bool = False, exclusive: bool = False
     ) -> None:
         """Bind a directory of the machine to `target`, for drivers that stage nothing."""
-        await self.host.call(_publish_directory, source, target, readonly=readonly, alone=alone)
+        await self.host.call(_publish_directory, source, target, readonly=readonly, exclusive=exclusive)
 
     async def publish_block(self, device: str, target: str) -> None:
         """Bind the device's node to the file `target`."""
@@ -81,7 +80,7 @@ class Mounter:
         await self.host.bind(device, target)
 
     async def unpublish(self, target: str) -> None:
-        """Unmount and delete the target; it may be gone already."""
+        """Unmount and delete the target, if it exists."""
         await self.host.call(_unpublish, target)
 
     async def usage(self, path: str) -> list[v1.VolumeUsage]:
@@ -98,7 +97,7 @@ class Mounter:
         ]
 
     async def grow(self, path: str, needed: int = 0) -> int:
-        """Let what is published at `path` fill its device; the device's size in bytes."""
+        """Grow the file system at `path` to the size of its device; returns the size in bytes."""
         if await self.host.call(_block_number, path) is not None:
             return await self._check_device_size(path, needed)
         entry = (await self.host.mounts()).at(path)
@@ -114,26 +113,26 @@ class Mounter:
             await self.host.grow(entry.source, path, entry.fstype)
         except HostCommandFailed as error:
             if entry.fstype.startswith("ext"):
-                # The kernel may not let us; then it happens when the volume is staged the next time.
+                # The kernel may not allow it; then it grows when the volume is staged again.
                 text = f"{entry.fstype} at {path} cannot grow while it is mounted: {error}"
                 raise FailedPrecondition(text) from error
             raise Internal(f"{entry.fstype} at {path} cannot grow: {error}") from error
 
     async def find_problem(self, path: str) -> str:
-        """What is wrong with a published volume, or nothing."""
+        """What is wrong with a published volume; "" if nothing is."""
         return await self.host.call(_find_problem, path)
 
     async def _check_device_size(self, device: str, needed: int) -> int:
         size = await self.host.size_of(device)
         if size < needed:
-            raise Internal(f"{device} has {size} bytes, {needed} are wanted")
+            raise Internal(f"{device} has {size} bytes, {needed} are required")
         return size
 
 
 def node_path(paths: NodePaths, path: str, field: str) -> str:
-    """The real path behind one of a request, which must be below the kubelet's directory.
+    """The real path of a path in a request, which must be below the kubelet's directory.
 
-    Raises InvalidArgument, or NotFound for the relative path of a volume: there is none.
+    Raises InvalidArgument, or NotFound for a relative volume path.
     """
     if field == "volume_path" and not path.startswith("/"):
         raise NotFound(f"nothing is published at {path}")
@@ -146,19 +145,19 @@ def node_path(paths: NodePaths, path: str, field: str) -> str:
 
 
 def mount_options(fstype: str, options: Sequence[str]) -> list[str]:
-    # A copy of a volume has its original's UUID, and xfs refuses to mount one UUID twice.
+    # A copy of a volume has the UUID of the original, and xfs does not mount a UUID twice.
     return [*options, "nouuid"] if fstype == "xfs" and "nouuid" not in options else list(options)
 
 
 def _prepare_filesystem(device: str, target: str, fstype: str, *, repair: bool) -> tuple[str, bool]:
-    """The file system on the device, ready to be mounted at the target; nothing if it is mounted there.
+    """Prepare the file system of a device for mounting; returns its type, "" if it is mounted already.
 
-    And whether it must grow once it is mounted: a copy may be on a larger disk than its source.
+    Also returns whether it must grow after mounting: a copy may be on a larger disk than its source.
     """
     os.makedirs(target, 0o750, exist_ok=True)
-    held = mounts.read_table().at(target)
-    if held is not None:
-        _check_staged(held, device, fstype)
+    mounted = mounts.read_table().at(target)
+    if mounted is not None:
+        _check_staged(mounted, device, fstype)
         return "", False
     kind, fresh = _probe_or_format(device, fstype)
     if fresh or not repair:
@@ -171,20 +170,20 @@ def _prepare_filesystem(device: str, target: str, fstype: str, *, repair: bool) 
         return kind, False
     if not kind.startswith("ext"):
         return kind, True
-    # Mounted, ext grows only for a process with CAP_SYS_RESOURCE; unmounted, for everybody.
+    # A mounted ext file system grows only with CAP_SYS_RESOURCE, an unmounted one without it.
     filesystems.grow(device, "", kind)
     return kind, False
 
 
-def _check_staged(held: MountEntry, device: str, fstype: str) -> None:
-    if held.device != _device_number(device) and (held.fstype, held.source) != ("btrfs", device):
-        raise AlreadyExists(f"{held.target} is taken by {held.source}, not by {device}")
-    if fstype and held.fstype != fstype:
-        raise AlreadyExists(f"{held.target} is mounted as {held.fstype}, not as {fstype}")
+def _check_staged(mounted: MountEntry, device: str, fstype: str) -> None:
+    if mounted.device != _device_number(device) and (mounted.fstype, mounted.source) != ("btrfs", device):
+        raise AlreadyExists(f"{mounted.target} is used by {mounted.source}, not by {device}")
+    if fstype and mounted.fstype != fstype:
+        raise AlreadyExists(f"{mounted.target} is mounted as {mounted.fstype}, not as {fstype}")
 
 
 def _probe_or_format(device: str, fstype: str) -> tuple[str, bool]:
-    """What is on the device; if nothing is, the wanted file system is made (and True)."""
+    """The file system on the device, and whether it was created because the device is blank."""
     try:
         found = filesystems.probe(device)
     except UnreadableDevice as error:
@@ -195,56 +194,56 @@ def _probe_or_format(device: str, fstype: str) -> tuple[str, bool]:
         return kind, True
     if found.type == UNKNOWN or (fstype and found.type != fstype):
         text = f"failed to mount the volume as {fstype or DEFAULT_FILESYSTEM}: it contains {found.type}"
-        raise FailedPrecondition(f"{text}, and data is never formatted over")
+        raise FailedPrecondition(f"{text}; a device with data is never formatted")
     return found.type, False
 
 
-def _publish(staging: str, target: str, *, readonly: bool, alone: bool) -> None:
+def _publish(staging: str, target: str, *, readonly: bool, exclusive: bool) -> None:
     table = mounts.read_table()
-    staged, held = table.at(staging), table.at(target)
+    staged, mounted = table.at(staging), table.at(target)
     if staged is None:
         raise FailedPrecondition(f"nothing is staged at {staging}")
-    if held is not None:
-        if (held.device, held.root) != (staged.device, staged.root):
-            raise AlreadyExists(f"{target} is taken by {held.source}")
-        if held.readonly != (readonly or staged.readonly):
-            raise AlreadyExists(f"{target} is published {'read-only' if held.readonly else 'writable'}")
+    if mounted is not None:
+        if (mounted.device, mounted.root) != (staged.device, staged.root):
+            raise AlreadyExists(f"{target} is used by {mounted.source}")
+        if mounted.readonly != (readonly or staged.readonly):
+            raise AlreadyExists(f"{target} is published {'read-only' if mounted.readonly else 'writable'}")
         return
-    if alone and (elsewhere := table.siblings(staging)):
-        raise FailedPrecondition(f"the volume is published at {elsewhere[0]}, and it is for one writer only")
+    if exclusive and (elsewhere := table.siblings(staging)):
+        raise FailedPrecondition(f"the volume is published at {elsewhere[0]}, and has a single writer")
     os.makedirs(target, 0o750, exist_ok=True)
     mounts.bind(staging, target, readonly=readonly, recursive=True)
 
 
-def _publish_directory(source: str, target: str, *, readonly: bool, alone: bool) -> None:
+def _publish_directory(source: str, target: str, *, readonly: bool, exclusive: bool) -> None:
     try:
         directory = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"there is no directory {source}") from error
     try:
-        publish_open_directory(directory, target, readonly=readonly, alone=alone)
+        publish_open_directory(directory, target, readonly=readonly, exclusive=exclusive)
     finally:
         os.close(directory)
 
 
-def publish_open_directory(directory: int, target: str, *, readonly: bool, alone: bool) -> None:
-    """Bind the directory that a descriptor is open for, whatever its path leads to by now. Blocks."""
+def publish_open_directory(directory: int, target: str, *, readonly: bool, exclusive: bool) -> None:
+    """Bind the directory of an open descriptor, whatever its path refers to by now. Blocks."""
     table = mounts.read_table()
-    held = table.at(target)
-    if held is not None:
+    mounted = table.at(target)
+    if mounted is not None:
         if not os.path.samestat(os.fstat(directory), os.stat(target)):
-            raise AlreadyExists(f"{target} is taken by {held.root} of {held.source}")
-        if held.readonly != readonly:
-            raise AlreadyExists(f"{target} is published {'read-only' if held.readonly else 'writable'}")
+            raise AlreadyExists(f"{target} is used by {mounted.root} of {mounted.source}")
+        if mounted.readonly != readonly:
+            raise AlreadyExists(f"{target} is published {'read-only' if mounted.readonly else 'writable'}")
         return
-    if alone and (elsewhere := _find_bind_target(table, directory)):
-        raise FailedPrecondition(f"the volume is published at {elsewhere}, and it is for one writer only")
+    if exclusive and (elsewhere := _find_bind_target(table, directory)):
+        raise FailedPrecondition(f"the volume is published at {elsewhere}, and has a single writer")
     os.makedirs(target, 0o750, exist_ok=True)
     mounts.bind("", target, readonly=readonly, recursive=False, directory=directory)
 
 
 def _find_bind_target(table: MountTable, directory: int) -> str:
-    """Where a directory is bound to."""
+    """A target that the directory is bound to, or ""."""
     name, ours = os.path.basename(os.readlink(f"/proc/self/fd/{directory}")), os.fstat(directory)
     for entry in table.filter_lines(f"/{name} "):
         with suppress(OSError):
@@ -260,7 +259,7 @@ def _find_problem(path: str) -> str:
     if not entry.readonly and "ro" in entry.super_options:
         return f"the file system of {entry.source} is read-only after errors"
     if entry.source.startswith("/dev/loop") and not devices.backing_file(entry.source):
-        return f"{entry.source} has lost its disk"
+        return f"{entry.source} has no backing file any more"
     return ""
 
 
@@ -299,6 +298,6 @@ def _make_file(path: str) -> None:
 
 
 def _remove_target(path: str) -> None:
-    # Never recursive: if it were still a mount after all, this must not touch what is in it.
+    # Never recursive: if it were still mounted, this must not delete its contents.
     with suppress(FileNotFoundError):
         os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)

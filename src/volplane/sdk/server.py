@@ -1,7 +1,6 @@
-"""A driver on its socket, or in memory.
+"""Serves a driver on a socket, or in memory.
 
-`serve` is what a driver's main function awaits: it ends when it is cancelled, after the calls under way
-have ended.
+The main function of a driver awaits `serve`, which ends when it is cancelled, after the calls in progress.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import grpc
 from google.protobuf.message import Message
 
 from volplane.csi import replies as wire
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import DEFAULT_TIMEOUT, CallerBase
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS, Method
@@ -22,7 +22,7 @@ from volplane.csi.unix_server import RpcHandler, UnixRpcServer
 from volplane.sdk.dispatch import Dispatcher
 from volplane.sdk.driver import Driver
 
-GRACE = 10.0  # seconds that calls under way get at shutdown
+GRACE = 10.0  # seconds for calls in progress at shutdown
 
 _STATUS = {status.value[0]: status for status in grpc.StatusCode}
 
@@ -63,7 +63,7 @@ class DriverServer:
                 return await dispatcher.unary(method.name, request)
             except CallError as error:
                 await _abort(context, error)
-                raise  # abort() has raised already; this is for the reader
+                raise  # not reached: abort() raises
 
         async def stream(request: Message, context: Any) -> AsyncIterator[Message]:
             try:
@@ -81,16 +81,18 @@ async def _abort(context: Any, error: CallError) -> None:
 
 
 async def serve(driver: Driver, socket: str, *, grace: float = GRACE) -> None:
-    """Until cancelled."""
+    """Serve the driver until cancelled."""
     async with DriverServer(driver, socket, grace=grace):
         await asyncio.get_running_loop().create_future()
 
 
 class Local(CallerBase):
-    """The driver without a socket: same calls, same errors, works in virtual time."""
+    """Calls a driver without a socket: same checks, same errors, works in virtual time."""
 
-    def __init__(self, driver: Driver, *, component: str = "csi") -> None:
-        super().__init__(component)
+    def __init__(
+        self, driver: Driver, *, component: str = "csi", interceptor: CallInterceptor | None = None
+    ) -> None:
+        super().__init__(component, interceptor)
         self._driver = driver
         self._dispatcher = Dispatcher(driver)
 
@@ -103,7 +105,7 @@ class Local(CallerBase):
     async def stream(
         self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT
     ) -> AsyncGenerator[Any]:
-        """The replies of a streaming call as they come."""
+        """The replies of a streaming call as they arrive."""
         spec = METHODS[method]
         if method not in self._dispatcher.methods:
             raise CallError(Code.UNIMPLEMENTED, f"{spec.path} is not offered")
@@ -118,7 +120,7 @@ class Local(CallerBase):
     async def _send(self, method: Method, request: Message, timeout: float) -> Any:
         if method.name not in self._dispatcher.methods:
             raise CallError(Code.UNIMPLEMENTED, f"{method.path} is not offered")
-        # Through bytes, so that neither side can change the other's message.
+        # Encoded and decoded, so that neither side can change the other's message.
         copy = method.request.FromString(request.SerializeToString())
         try:
             async with asyncio.timeout(timeout):

@@ -1,4 +1,4 @@
-"""What every request must carry, by the protocol, before a driver sees it."""
+"""Checks requests for what the protocol requires, before the driver gets them."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "NodeGetVolumeStats": ("volume_id", "volume_path"),
     "NodeExpandVolume": ("volume_id", "volume_path"),
 }
-EPHEMERAL = "csi.storage.k8s.io/ephemeral"  # said of it by a node that tells about pods
+EPHEMERAL = "csi.storage.k8s.io/ephemeral"  # in the volume context of an inline volume
 _PATHS = (
     "staging_target_path",
     "target_path",
-)  # created by drivers; a volume_path that is wrong is not found
+)  # created by drivers; a wrong volume_path is NOT_FOUND
 
 
 def check(method: str, request: Message, *, stages: bool = False, root: str = "") -> None:
     """Check a request; with `root`, its paths must be below that directory.
 
-    Raises InvalidArgument, or FailedPrecondition for a publish without the stage a driver asks for.
+    Raises InvalidArgument, or FailedPrecondition for a publish without a required stage.
     """
     for field in REQUIRED.get(method, ()):
         if not _present(request, field):
@@ -61,7 +61,9 @@ def check(method: str, request: Message, *, stages: bool = False, root: str = ""
         if path.startswith("/"):
             check_below(path, root, field)
     if method == "NodePublishVolume" and stages and not _is_staged(request):
-        raise FailedPrecondition("staging_target_path is missing, and this driver stages volumes first")
+        raise FailedPrecondition(
+            "staging_target_path is missing: this driver stages volumes before it publishes them"
+        )
 
 
 def _present(request: Message, field: str) -> bool:
@@ -77,7 +79,7 @@ def _capabilities(request: Message) -> list[v1.VolumeCapability]:
 
 def _check_capability(capability: v1.VolumeCapability) -> None:
     if capability.WhichOneof("access_type") is None:
-        raise InvalidArgument("a volume capability says neither block nor mount")
+        raise InvalidArgument("a volume capability has neither block nor mount")
     if capability.access_mode.mode == v1.VolumeCapability.AccessMode.UNKNOWN:
         raise InvalidArgument("a volume capability has no access mode")
 
@@ -96,5 +98,5 @@ def _check_numbers(request: Message) -> None:
 
 
 def _is_staged(request: Any) -> bool:
-    """A volume that a pod has written into its own manifest is never staged."""
+    """The request names a staging path, or is for an inline volume, which is never staged."""
     return bool(request.staging_target_path) or request.volume_context.get(EPHEMERAL) == "true"

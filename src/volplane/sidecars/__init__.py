@@ -1,8 +1,7 @@
-"""The programs that stand beside a driver: what they all do at their start is here, the rest in a room each.
+"""The CSI sidecars. What they all do at their start is here.
 
-A sidecar waits until its driver is ready, learns its name and capabilities, and works, as leader where
-there are several. None of them ends because the driver went away; calls fail and are
-repeated until it is back.
+A sidecar waits until its driver is ready, asks for its name and capabilities, and runs, as leader if there
+are several. A sidecar does not exit when its driver goes away: calls fail and are retried until it is back.
 """
 
 from __future__ import annotations
@@ -20,9 +19,12 @@ from google.protobuf.message import Message
 from volplane.api import errors
 from volplane.api.core import Secret, SecretReference
 from volplane.base import metrics
+from volplane.base.backoff import Backoff, Failures
+from volplane.base.retry import retry
 from volplane.base.settings import Duration, about
 from volplane.client.client import Client
 from volplane.csi import v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.replies import known_names
@@ -35,8 +37,8 @@ from volplane.loops.leader import lead as lead
 
 log = logging.getLogger(__name__)
 
-STARTUP_CALL_TIMEOUT = 1.0  # seconds for each question of the start
-FIRST_PROBE, LONGEST_PROBE = 0.02, 1.0  # pauses between two probes of a driver that is not ready
+STARTUP_CALL_TIMEOUT = 1.0  # seconds for each call at the start
+PROBE_RETRY = Backoff(0.02, 1.0)  # between two probes of a driver that is not ready
 
 OPERATION_SECONDS = metrics.histogram(
     "csi_sidecar_operations_seconds",
@@ -47,7 +49,7 @@ OPERATION_SECONDS = metrics.histogram(
 
 
 class DriverClient:
-    """A driver that is ready: its name, what it can do, and calls to it with their durations measured."""
+    """A driver that is ready: its name, its capabilities, and calls to it, which are measured."""
 
     def __init__(
         self,
@@ -57,12 +59,12 @@ class DriverClient:
         controller: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
-        self.plugin = plugin  # capabilities by the protocol's names
+        self.plugin = plugin  # capabilities, by their names in the CSI specification
         self.controller = controller
         self._caller = caller
 
     async def call(self, method: str, request: Message, *, timeout: float, subject: str = "") -> Any:
-        begun = time.monotonic()
+        started = time.monotonic()
         code = "OK"
         try:
             return await self._caller.call(method, request, timeout=timeout, subject=subject)
@@ -70,12 +72,12 @@ class DriverClient:
             code = error.code.go_name
             raise
         finally:
-            taken = time.monotonic() - begun
-            OPERATION_SECONDS.labels(self.name, METHODS[method].path, code, "false").observe(taken)
+            elapsed = time.monotonic() - started
+            OPERATION_SECONDS.labels(self.name, METHODS[method].path, code, "false").observe(elapsed)
 
 
 async def discover_driver(caller: Caller) -> DriverClient:
-    """Probe until ready, then ask who it is and what it can do."""
+    """Probe the driver until it is ready, then ask for its name and capabilities."""
     await caller.ready()
     await _probe_until_ready(caller)
     info = await _call_until_answered(caller, "GetPluginInfo", v1.GetPluginInfoRequest())
@@ -94,21 +96,21 @@ async def discover_driver(caller: Caller) -> DriverClient:
 
 
 async def _call_until_answered(caller: Caller, method: str, request: Message) -> Any:
-    """A question of the start, again until it is answered: the machine may be busy, or the driver away."""
-    pause = FIRST_PROBE
-    while True:
-        try:
-            return await caller.call(method, request, timeout=STARTUP_CALL_TIMEOUT)
-        except CallError as error:
-            if error.code not in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
-                raise
-            log.info("CSI driver does not answer %s yet: %s", method, error)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PROBE)
+    """Repeat a call until the driver answers: the machine may be busy, or the driver restarting."""
+
+    def report(error: Exception) -> None:
+        if isinstance(error, CallError) and error.code not in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
+            raise error
+        log.info("CSI driver does not answer %s yet: %s", method, error)
+
+    async def call() -> Any:
+        return await caller.call(method, request, timeout=STARTUP_CALL_TIMEOUT)
+
+    return await retry(call, on=CallError, backoff=PROBE_RETRY, report=report)
 
 
 async def _probe_until_ready(caller: Caller) -> None:
-    pause = FIRST_PROBE
+    failures = Failures(PROBE_RETRY)
     while True:
         try:
             answer = await caller.call("Probe", v1.ProbeRequest(), timeout=STARTUP_CALL_TIMEOUT)
@@ -117,24 +119,26 @@ async def _probe_until_ready(caller: Caller) -> None:
             log.info("CSI driver is not ready yet")
         except CallError as error:
             log.info("CSI driver probe failed: %s", error)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PROBE)
+        await asyncio.sleep(failures.next_delay())
 
 
 @asynccontextmanager
 async def connect_driver(
-    address: str, component: str, caller: Caller | None = None
+    address: str,
+    component: str,
+    caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
 ) -> AsyncIterator[DriverClient]:
-    """The driver at an address, or behind a caller that somebody else made and will close."""
+    """The driver at an address, or behind a caller that is created and closed elsewhere."""
     if caller is not None:
         yield await discover_driver(caller)
         return
-    async with CsiChannel(address, component=component) as channel:
+    async with CsiChannel(address, component=component, interceptor=interceptor) as channel:
         yield await discover_driver(channel)
 
 
 class SidecarOptions(LeaderElectionOptions, frozen=True, kw_only=True):
-    """The flags that all sidecars with an API client share, under upstream's names."""
+    """The flags of all sidecars that use the API server, with upstream's names."""
 
     csi_address: Annotated[str, about("socket of the CSI driver")] = "/run/csi/socket"
     retry_interval_start: Annotated[Duration, about("first delay after a failure; it doubles each time")] = (
@@ -162,24 +166,27 @@ async def run_sidecar(
     work: Callable[[DriverClient], Awaitable[None]],
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
 ) -> None:
-    """The life of a sidecar: health, the driver, its turn as leader, and the work until cancelled.
+    """Run a sidecar until cancelled: serve health checks, connect to the driver, become leader, work.
 
     `identity` (the pod's name) and `namespace` are for leader election.
     """
     endpoint = settings.http_endpoint or settings.metrics_address
     async with (
         health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
-        connect_driver(settings.csi_address, component, caller) as driver,
+        connect_driver(settings.csi_address, component, caller, interceptor) as driver,
     ):
-        me = identity or socket.gethostname()
-        await lead(client, settings, lease(driver), lambda: work(driver), identity=me, namespace=namespace)
+        candidate = identity or socket.gethostname()
+        await lead(
+            client, settings, lease(driver), lambda: work(driver), identity=candidate, namespace=namespace
+        )
 
 
 async def read_secrets(client: Client, reference: SecretReference | None) -> dict[str, str]:
-    """What a driver gets to see of a Secret: nothing without a reference."""
+    """The data of the Secret that a call to the driver needs; empty without a reference."""
     if reference is None:
         return {}
     try:

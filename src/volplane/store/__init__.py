@@ -1,4 +1,4 @@
-"""Where the cluster's state lives: one contract, several keepers. Nobody above asks which one it is."""
+"""The storage of the cluster's state: one contract with several implementations (SQLite, etcd, memory)."""
 
 from volplane.store.contract import (
     FutureRevision,

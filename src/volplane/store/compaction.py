@@ -1,4 +1,4 @@
-"""How long history is kept: at least five minutes and at least a thousand revisions, whichever is more."""
+"""Compaction: history is kept for at least five minutes and at least a thousand revisions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEEP = 1000  # revisions
 
 
 async def keep_compacted(store: Store, *, age: float = AGE, keep: int = KEEP) -> None:
-    """Run until cancelled. A revision seen at one round is old enough to go at the next."""
+    """Compact until cancelled. What was the newest revision in one round may be compacted in the next."""
     seen = store.revision
     while True:
         await asyncio.sleep(age)
@@ -24,4 +24,5 @@ async def keep_compacted(store: Store, *, age: float = AGE, keep: int = KEEP) ->
             try:
                 await store.compact(target)
             except StoreFailed as error:
-                log.warning("cannot compact: %s", error)  # a full disk passes; history only grows meanwhile
+                # For example a full disk; history grows until the next round.
+                log.warning("cannot compact: %s", error)

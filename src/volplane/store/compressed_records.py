@@ -1,10 +1,10 @@
-"""Records that are many, alike and hardly read, kept small: neighbours are packed together, in bundles.
+"""Records that are many, similar and rarely read (events) are compressed in memory, in blocks of neighbours.
 
-An event of some six hundred bytes takes eighty in its bundle; whoever reads one record opens the bundle, in
-sixty microseconds, and whoever reads many opens each once. Only memory is packed; what is on disk and what
-readers get is as it was written. Bundles stand on shelves, away from the heap: they stay for an hour, among
-what comes and goes by the second, and the holes between them would fit nobody. The subtle thing: a bundle is
-never changed, and a shelf given back only as a whole. What stands on it is of one age, and goes together.
+An event of six hundred bytes takes eighty in its block. Reading one record decompresses its block in sixty
+microseconds; reading many decompresses each block once. Only memory is compressed: the disk and the readers
+have the original bytes. Blocks are stored in arenas outside the heap: they live for an hour, and between
+short-lived objects they would fragment the heap. A block is never changed, and an arena is freed as a whole,
+when none of its blocks, which are all of the same age, is used any more.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from msgspec import msgpack
 
 from volplane.store.contract import StoreRecord
 
-WAITING = 256  # records that are sorted together: neighbours are alike, and are asked for together
-BUNDLE = 32  # records
-SHELF = 256 << 10  # bytes
-LEVEL, WINDOW = 6, -15  # of deflate, without its header
+SORTED_TOGETHER = 256  # records that are sorted before compression: neighbours are similar, and read together
+BLOCK_RECORDS = 32  # records per block
+ARENA_SIZE = 256 << 10  # bytes per arena
+LEVEL, WINDOW = 6, -15  # parameters of deflate; no header
 
 CompressedBlock: TypeAlias = memoryview
 
@@ -31,21 +31,21 @@ _unpack = msgpack.Decoder(list[tuple[str, bytes, int, int]]).decode
 
 class RecordArena:
     def __init__(self) -> None:
-        self._free = memoryview(b"")  # what is left of the newest shelf
+        self._free = memoryview(b"")  # free space of the newest arena
 
     def compress(
         self, records: Sequence[StoreRecord]
     ) -> Iterator[tuple[Sequence[StoreRecord], CompressedBlock]]:
-        """Some of the records and the bundle that they are in, until all are in one."""
+        """Compress records. Yields some of them with the block that contains them, until all are done."""
         ordered = sorted(records, key=lambda record: record.key)
-        for start in range(0, len(ordered), BUNDLE):
-            some = ordered[start : start + BUNDLE]
+        for start in range(0, len(ordered), BLOCK_RECORDS):
+            some = ordered[start : start + BLOCK_RECORDS]
             yield some, self._store_block(pack(some))
 
     def _store_block(self, packed: bytes) -> CompressedBlock:
         size = len(packed)
         if size > len(self._free):
-            self._free = memoryview(mmap(-1, max(SHELF, size), MAP_PRIVATE))
+            self._free = memoryview(mmap(-1, max(ARENA_SIZE, size), MAP_PRIVATE))
         place, self._free = self._free[:size], self._free[size:]
         place[:] = packed
         return place
@@ -57,5 +57,5 @@ def pack(records: Sequence[StoreRecord]) -> bytes:
     return deflate.compress(_pack(rows)) + deflate.flush()
 
 
-def unpack(bundle: CompressedBlock) -> Iterator[StoreRecord]:
-    return (StoreRecord(*row) for row in _unpack(zlib.decompress(bundle, WINDOW)))
+def unpack(block: CompressedBlock) -> Iterator[StoreRecord]:
+    return (StoreRecord(*row) for row in _unpack(zlib.decompress(block, WINDOW)))

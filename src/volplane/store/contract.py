@@ -1,9 +1,9 @@
-"""What a store promises, whoever keeps the bytes.
+"""The contract of every store.
 
-One revision counts every write of the whole keeper, without gaps. A write is acknowledged when it is
-durable; reads and watchers see it only then, in revision order. Snapshots and events are kept down to a
-floor; below it they are `RevisionCompacted`. Keys are plain text in code point order, values are bytes that
-the store does not look into.
+One revision counts all writes of a store, without gaps. A write is acknowledged when it is durable; reads and
+watches see it only then, in revision order. Snapshots and events are kept from the revision `floor` on; older
+ones raise `RevisionCompacted`. Keys are text in code point order; values are bytes that the store does not
+interpret.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ StoreEvents: TypeAlias = list[StoreEvent]
 
 class Listing(Struct, frozen=True):
     records: StoreRecords
-    revision: int  # the snapshot that all records are read from
-    remaining: int  # records behind the last one of this page
+    revision: int  # of the snapshot that all records are read from
+    remaining: int  # number of records after this page
 
 
 # StoreError
-# ├── Exists      create: the key is taken
-# ├── Missing     update, delete: there is no such key
-# ├── Stale       update, delete: the record has another revision than the caller saw
-# ├── Compacted   the revision is older than the floor
-# ├── Future      the revision has not happened yet
-# ├── Overrun     this watcher was too slow; it must list again
-# ├── Failed      the keeper refused or does not answer; a write did not happen
-# │   ├── RecordTooLarge   the keeper never takes a record of this size
-# │   └── Full             no room on the keeper's disk; deletes may still be possible
-# ├── Uncertain   the keeper did not answer in time; the write may have happened, or may still happen
-# ├── Closed      the store is shut
-# └── InUse       another process has the store open
+# ├── KeyExists           create: the key exists
+# ├── KeyMissing          update, delete: the key does not exist
+# ├── StaleRevision       update, delete: the record is at another revision than given
+# ├── RevisionCompacted   the revision is older than the floor
+# ├── FutureRevision      the revision is newer than the newest one
+# ├── WatchOverrun        the watcher was too slow; it must list again
+# ├── StoreFailed         the store refused or does not answer; a write was not stored
+# │   ├── RecordTooLarge  the store never accepts a record of this size
+# │   └── StoreFull       no space left on the store's disk; deletes may still be possible
+# ├── WriteUncertain      the store did not answer in time; the write may be stored, or may still be
+# ├── StoreClosed         the store is closed
+# └── StoreInUse          another process has opened the store
 class StoreError(Exception):
     pass
 
@@ -108,7 +108,7 @@ class StoreFull(StoreFailed):
 
 
 class WriteUncertain(StoreError):
-    """Not a `Failed`: whoever writes again blindly may meet his own first write."""
+    """Not a `StoreFailed`: a writer that just repeats the write may conflict with its own first one."""
 
 
 class StoreClosed(StoreError):
@@ -127,7 +127,7 @@ class StoreWatch(Protocol):
 
     @property
     def progress(self) -> int:
-        """Every matching event up to this revision has been handed out."""
+        """All matching events up to this revision have been returned."""
 
     async def __aenter__(self) -> StoreWatch: ...
     async def __aexit__(
@@ -136,52 +136,58 @@ class StoreWatch(Protocol):
     def __aiter__(self) -> AsyncIterator[StoreEvents]: ...
     async def __anext__(self) -> StoreEvents: ...
     def listen(self, take: Callable[[StoreEvents], bool]) -> None:
-        """`take` is offered every batch first, when it is published; what it refuses is iterated over."""
+        """Offer every batch to `take` when it is published. Batches that it refuses go to the iterator."""
 
     def nudge(self) -> None:
-        """Whoever iterates goes on now, with what is there: the next batch may be empty."""
+        """Wake the iterator now; the next batch may be empty."""
 
 
 class Store(Protocol):
     @property
     def revision(self) -> int:
-        """The newest committed write that readers see."""
+        """The revision of the newest write that readers see."""
 
     @property
     def floor(self) -> int:
-        """The oldest revision whose snapshot can still be read, and from which a watch can start."""
+        """The oldest revision that can still be read, and from which a watch can start."""
 
     async def get(self, key: str, *, revision: int = 0) -> StoreRecord | None:
-        """The newest record, or the one at a revision. Compacted, Future."""
+        """The newest record, or the one at a revision. Raises RevisionCompacted, FutureRevision."""
 
     async def list(self, prefix: str, *, after: str = "", limit: int = 0, revision: int = 0) -> Listing:
-        """A page in key order, behind the key `after`; newest or at a revision. Compacted, Future."""
+        """A page in key order, after the key `after`; newest or at a revision. Raises RevisionCompacted,
+        FutureRevision.
+        """
 
     def peek(self, key: str) -> StoreRecord | None:
-        """The newest record, at once."""
+        """The newest record, without waiting."""
 
     def scan(self, prefix: str) -> StoreRecords:
-        """The newest records in key order, at once."""
+        """The newest records in key order, without waiting."""
 
     async def create(self, key: str, value: bytes) -> int:
-        """The new revision. Exists."""
+        """Create a record. Returns the new revision. Raises KeyExists."""
 
     async def update(self, key: str, value: bytes, *, revision: int) -> int:
-        """The new revision, if the record is still at the given one. Missing, Stale."""
+        """Replace a record that is at the given revision. Returns the new one. Raises KeyMissing,
+        StaleRevision.
+        """
 
     async def delete(self, key: str, *, revision: int = 0) -> StoreEvent:
-        """Whatever is there, or only the given revision. Missing, Stale."""
+        """Delete a record, or only one at the given revision. Raises KeyMissing, StaleRevision."""
 
     def watch(self, prefix: str, *, revision: int) -> StoreWatch:
-        """Events after the revision. Compacted is raised on entering, Overrun and Closed while reading."""
+        """Events after the revision. Entering raises RevisionCompacted; reading, WatchOverrun and
+        StoreClosed.
+        """
 
     async def wait_for(self, revision: int) -> None:
-        """Until readers see the revision."""
+        """Wait until readers see the revision."""
 
     async def check(self) -> None:
-        """Raise Failed with the reason when a write now would not be stored; Closed."""
+        """Raise StoreFailed with the reason if a write would not be stored now, or StoreClosed."""
 
     async def compact(self, revision: int) -> None:
-        """Raise the floor; lower or equal ones do nothing. Future."""
+        """Raise the floor to the revision; a lower one has no effect. Raises FutureRevision."""
 
     async def close(self) -> None: ...

@@ -1,9 +1,9 @@
-"""Fan-out: every committed batch goes to every watcher whose prefix it touches.
+"""Publish every committed batch to the watchers whose prefix it matches.
 
-A watcher that does not keep up is dropped with `WatchOverrun` instead of holding memory or the writers back.
-Registration comes before reading the past, so that nothing falls between the two; the past is put in front
-of what queued up meanwhile. A reader that can take a batch where it is published gets it there, without a
-task being woken for it; only what it refuses, because it is behind, queues up.
+A watcher that does not keep up is dropped with `WatchOverrun`, so that it holds back neither memory nor
+writers. A watcher registers before it reads its history, so that no event is missed; the history goes before
+the events that were queued meanwhile. A reader can take a batch when it is published, without waking a task;
+only batches that it refuses, because it is behind, are queued.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TypeAlias
 from volplane.store.contract import StoreClosed, StoreError, StoreEvent, StoreEvents, WatchOverrun
 
 BACKLOG = 16_384  # events a watcher may lag behind
-BACKLOG_BYTES = 64 << 20  # and what their objects may take: whoever is behind keeps them in memory
+BACKLOG_BYTES = 64 << 20  # and the size of their objects, which stay in memory meanwhile
 
-# (prefix, after this revision, up to this one): Compacted if the past no longer reaches back
+# (prefix, after this revision, up to this one). Raises RevisionCompacted.
 ReadHistory: TypeAlias = Callable[[str, int, int], Awaitable[StoreEvents]]
 
 
 class Watcher:
-    """The contract's Watch over a hub."""
+    """Implements `StoreWatch`."""
 
     def __init__(self, hub: Hub, prefix: str, revision: int, past: ReadHistory) -> None:
         self.prefix = prefix
@@ -31,7 +31,7 @@ class Watcher:
         self._after = revision
         self._past = past
         self._queue: StoreEvents = []
-        self._size = 0  # bytes of what is queued
+        self._size = 0  # bytes of the queued objects
         self._error: StoreError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._take: Callable[[StoreEvents], bool] | None = None
@@ -48,7 +48,7 @@ class Watcher:
         except BaseException:
             self._hub.leave(self)
             raise
-        if self._error is None:  # not overrun while the past was read
+        if self._error is None:  # not overrun while the history was read
             self._queue[:0] = past
         return self
 
@@ -78,7 +78,7 @@ class Watcher:
         self._wake()
 
     def offer(self, batch: StoreEvents) -> None:
-        if batch[0].revision <= self._after:  # asked for a revision that had not happened yet
+        if batch[0].revision <= self._after:  # the watch started at a future revision
             batch = [event for event in batch if event.revision > self._after]
         if self._take is not None and not self._queue and batch and self._take(batch):
             return
@@ -86,7 +86,7 @@ class Watcher:
         if len(self._queue) + len(batch) > self._hub.backlog or self._size > BACKLOG_BYTES:
             behind = f"{len(self._queue) + len(batch)} events or {self._size} bytes"
             self._queue, self._size = [], 0
-            self.fail(WatchOverrun(f"{behind} behind: more than a watcher may be"))
+            self.fail(WatchOverrun(f"the watcher is {behind} behind, more than allowed"))
             return
         self._queue += batch
         self._wake()
@@ -103,10 +103,10 @@ class Watcher:
 
 class Hub:
     def __init__(self, *, revision: int = 0, backlog: int = BACKLOG) -> None:
-        self.revision = revision  # the newest one handed to the watchers
+        self.revision = revision  # the newest revision given to the watchers
         self.backlog = backlog
-        # By prefix: a batch is filtered once for all watchers of a kind. And the prefixes by their first two
-        # parts (`/registry/pods/`): a batch is held only against those it can touch.
+        # Watchers by prefix: a batch is filtered once for all watchers of a kind. And the prefixes by their
+        # first two parts (`/registry/pods/`): a batch is compared only with those it can match.
         self._groups: dict[str, set[Watcher]] = {}
         self._heads: dict[str, dict[str, None]] = {}
         self._closed = False
@@ -143,11 +143,11 @@ class Hub:
         self.revision = events[-1].revision
 
     def advance(self, revision: int) -> None:
-        """Nothing has happened up to this revision."""
+        """Note that there are no events up to this revision."""
         self.revision = max(self.revision, revision)
 
     def fail(self, error: StoreError) -> None:
-        """Every watcher gets what it already has, and then this."""
+        """Every watcher gets the events that are queued for it, then this error."""
         for group in list(self._groups.values()):
             for watcher in tuple(group):
                 watcher.fail(error)
@@ -158,6 +158,6 @@ class Hub:
 
 
 def _head(key: str) -> str:
-    """Up to the third slash; nothing if there is none."""
+    """The key up to its third slash; empty if it has none."""
     second = key.find("/", 1)
     return key[: key.find("/", second + 1) + 1] if second > 0 else ""

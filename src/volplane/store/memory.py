@@ -1,4 +1,4 @@
-"""The store without a disk: tests, simulation, and the measure of what the disk costs."""
+"""The store in memory: for tests and simulations, and as a baseline for benchmarks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MemoryStore:
 
     async def update(self, key: str, value: bytes, *, revision: int) -> int:
         self._check()
-        self._check_precondition(key, revision or -1)  # nobody updates what he has not seen
+        self._check_precondition(key, revision or -1)  # an update always names a revision
         return self._publish(self._state.put(key, value)).revision
 
     async def delete(self, key: str, *, revision: int = 0) -> StoreEvent:
@@ -87,7 +87,7 @@ class MemoryStore:
         self._closed = True
         self._hub.close()
         self._waiters.close()
-        await asyncio.sleep(0)  # the watchers hear of it before their store is gone
+        await asyncio.sleep(0)  # let the watchers see the end before the store is gone
 
     def _check(self, revision: int = 0) -> None:
         if self._closed:

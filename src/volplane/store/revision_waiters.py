@@ -1,4 +1,4 @@
-"""Those who wait for a revision to become visible."""
+"""Callers that wait until a revision is visible."""
 
 from __future__ import annotations
 

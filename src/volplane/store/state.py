@@ -1,9 +1,9 @@
-"""The newest state and the newest events in memory: what nearly every read needs, at the speed of a dict.
+"""The newest records and events in memory, for fast reads.
 
-An older snapshot is the newest state with the events since then undone; how far back that works is bounded
-by count and bytes (`horizon`). What lies further back is the keeper's affair. Records that are hardly read
-(`packed`) are packed together once they have left the window. The subtle thing: a keeper that is shared with
-others counts their writes too, so revisions may have gaps here, or name several events.
+An older snapshot is the newest state with the events since then undone. How far back that works (`horizon`)
+is bounded by the number and size of events; older revisions are read from the store's disk. Records that are
+rarely read are compressed once their events have left this window. A store that is shared with others (etcd)
+counts their writes too, so revisions may have gaps here, or have several events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from volplane.store.compressed_records import WAITING, CompressedBlock, RecordArena, unpack
+from volplane.store.compressed_records import SORTED_TOGETHER, CompressedBlock, RecordArena, unpack
 from volplane.store.contract import Listing, StoreEvent, StoreEvents, StoreRecord, StoreRecords
 
 
@@ -25,22 +25,22 @@ class StoreState:
         max_bytes: int | None = None,
         compressed_prefixes: tuple[str, ...] = (),
     ) -> None:
-        """`packed`: prefixes of keys whose records are many and hardly read."""
+        """`compressed_prefixes`: prefixes of keys whose records are many and rarely read."""
         self.revision = 0
         self.floor = 0
         self._packed = compressed_prefixes
-        self._shelves = RecordArena()
+        self._arena = RecordArena()
         self._records: dict[str, StoreRecord | CompressedBlock] = {}
-        self._leaving: StoreRecords = []  # have left the window, and wait to be packed together
+        self._leaving: StoreRecords = []  # their events have left the window; to be compressed together
         self._keys: list[str] = []  # sorted
-        self._events: deque[StoreEvent] = deque()  # every one after the horizon
+        self._events: deque[StoreEvent] = deque()  # all events after the horizon
         self._horizon = 0
         self._bytes = 0
         self._max_events = max_events
         self._max_bytes = max_bytes
 
     def load(self, records: Iterable[StoreRecord], *, revision: int, floor: int) -> None:
-        """Start from a stored state; its events stay where they are."""
+        """Start from stored records; their events are not loaded."""
         self._records = {record.key: record for record in records}
         self._keys = sorted(self._records)
         self._events.clear()
@@ -51,7 +51,7 @@ class StoreState:
 
     @property
     def horizon(self) -> int:
-        """The oldest revision that memory can go back to."""
+        """The oldest revision that can be read from memory."""
         return self._horizon
 
     def __len__(self) -> int:
@@ -78,12 +78,12 @@ class StoreState:
         found = [held[key] for key in keys]
         packed = {id(each): each for each in found if isinstance(each, CompressedBlock)}
         wanted = set(keys) if packed else set()
-        # A bundle may hold what its key once was, too: the key says which bundle is the right one.
+        # A block may also contain an old record of a key: the dictionary tells which block is current.
         opened = {
             record.key: record
-            for bundle in packed.values()
-            for record in unpack(bundle)
-            if record.key in wanted and held[record.key] is bundle
+            for block in packed.values()
+            for record in unpack(block)
+            if record.key in wanted and held[record.key] is block
         }
         return [opened[k] if isinstance(f, CompressedBlock) else f for k, f in zip(keys, found, strict=True)]
 
@@ -115,14 +115,14 @@ class StoreState:
         return newest_first[::-1]
 
     def _undo_since(self, prefix: str, revision: int) -> dict[str, StoreRecord | None]:
-        """What the keys touched since then were at that revision."""
+        """The records at that revision of all keys that were changed since then."""
         undone: dict[str, StoreRecord | None] = {}
         for event in self._newer(revision):
             if event.key.startswith(prefix):
                 undone.setdefault(event.key, event.previous)
         return undone
 
-    # Writing: the next revision, unless the keeper says which one
+    # Writing. The revision is the next one, unless given
 
     def put(self, key: str, value: bytes, revision: int = 0) -> StoreEvent:
         revision = revision or self.revision + 1
@@ -140,7 +140,7 @@ class StoreState:
         return self._append(StoreEvent(revision or self.revision + 1, None, previous))
 
     def skip(self, revision: int) -> None:
-        """Nothing has happened here up to this revision."""
+        """Note that there are no events up to this revision."""
         self.revision = max(self.revision, revision)
 
     def _append(self, event: StoreEvent) -> StoreEvent:
@@ -162,12 +162,12 @@ class StoreState:
         record = oldest.record
         if record is not None and self._packed and record.key.startswith(self._packed):
             self._leaving.append(record)
-            if len(self._leaving) >= WAITING:
+            if len(self._leaving) >= SORTED_TOGETHER:
                 self._pack()
 
     def _pack(self) -> None:
-        for records, bundle in self._shelves.compress([r for r in self._leaving if self._is_newest(r)]):
-            self._records |= {record.key: bundle for record in records}
+        for records, block in self._arena.compress([r for r in self._leaving if self._is_newest(r)]):
+            self._records |= {record.key: block for record in records}
         self._leaving = []
 
     def _is_newest(self, record: StoreRecord) -> bool:
@@ -181,7 +181,7 @@ class StoreState:
 
 
 def after_prefix(prefix: str) -> str:
-    """The first text behind everything that starts with the prefix."""
+    """The first key after all keys with the prefix."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 

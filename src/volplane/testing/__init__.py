@@ -1,7 +1,7 @@
-"""The driver test bench: any CSI driver through every lifecycle that it promises, and then some.
+"""Test cases for any CSI driver, their environments, reports, and the pytest plugin.
 
-A *case* is one small declared unit: what it is called, which section of the CSI specification (or behaviour
-of Kubernetes) it holds the driver to, which capabilities it needs, and a coroutine over a world. `bench` is
-the world of bare calls: the driver's processes on their sockets and nothing in between. `runner` runs cases
-and collects results, `report` shows them to people and machines.
+A *case* has a name, the section of the CSI specification (or behaviour of Kubernetes) that it checks, the
+capabilities that it needs, and a coroutine that runs in an environment. `socket_env` calls the driver's
+processes directly, `cluster_env` runs the driver in a cluster in this process, `process_env` in a cluster of
+several processes. `runner` runs cases and collects results, `report` renders them.
 """

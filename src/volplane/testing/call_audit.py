@@ -1,7 +1,7 @@
-"""What the calls of a life add up to: nothing made twice, nothing in two places at once, nothing left.
+"""Check recorded calls: no volume created twice, none attached to two nodes, nothing left at the end.
 
-Pure: recorded calls in, words out. A call without an answer counts as not done where it would make, and as
-done where it would undo, so that what is told is certain.
+Pure: recorded calls in, findings out. To report certain problems only, a call without an answer counts as not
+done if it creates, and as done if it deletes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def audit_calls(calls: Iterable[CsiCall]) -> Iterator[AuditFinding]:
 
 
 def find_duplicates(calls: Iterable[CsiCall]) -> Iterator[AuditFinding]:
-    """One name is one volume, however often it is asked for."""
+    """CreateVolume is idempotent: one name is one volume."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for call in calls:
         if call.method not in _CREATE_METHODS or not call.response:
@@ -47,11 +47,11 @@ def find_duplicates(calls: Iterable[CsiCall]) -> Iterator[AuditFinding]:
             ids.append(id)
     for (method, name), ids in found.items():
         if len(ids) > 1:
-            yield AuditFinding(f"{name} was made {len(ids)} times: {', '.join(ids)}", method)
+            yield AuditFinding(f"{name} was created {len(ids)} times: {', '.join(ids)}", method)
 
 
 def requested_volumes(calls: Iterable[CsiCall]) -> set[str]:
-    """Names and ids of those that were asked for."""
+    """Names and ids of the requested volumes."""
     made = [call for call in calls if call.method == "CreateVolume"]
     names = {json.loads(call.request).get("name", "") for call in made}
     ids = {json.loads(call.response).get("volume", {}).get("volume_id", "") for call in made if call.response}
@@ -59,7 +59,7 @@ def requested_volumes(calls: Iterable[CsiCall]) -> set[str]:
 
 
 def requested_names(calls: Iterable[CsiCall]) -> set[str]:
-    """Names and ids of all that was asked for, volumes or not."""
+    """Names and ids of everything that was requested, not only volumes."""
     found: set[str] = set()
     for call in calls:
         if call.method in _CREATE_METHODS:
@@ -70,12 +70,12 @@ def requested_names(calls: Iterable[CsiCall]) -> set[str]:
 
 
 def names_any(call: CsiCall, things: Collection[str]) -> bool:
-    """Whether the request names one of them."""
+    """Whether the request refers to one of them."""
     return any(isinstance(value, str) and value in things for value in json.loads(call.request).values())
 
 
 def find_double_attachments(calls: Iterable[CsiCall]) -> Iterator[AuditFinding]:
-    """A volume for one node is attached to one."""
+    """A single-node volume is attached to one node at a time."""
     places: dict[str, set[str]] = defaultdict(set)
     for call in sorted(calls, key=_effective_time):
         if call.method == "ControllerUnpublishVolume":
@@ -92,7 +92,7 @@ def find_double_attachments(calls: Iterable[CsiCall]) -> Iterator[AuditFinding]:
 
 
 def _effective_time(call: CsiCall) -> float:
-    """A detach counts from when it is asked for, an attach from when it is answered."""
+    """A detach counts from its request, an attach from its answer."""
     return call.start if call.method == "ControllerUnpublishVolume" else call.end
 
 
@@ -102,11 +102,11 @@ def _is_single(request: dict[str, Any]) -> bool:
 
 
 class Inventory(Struct, frozen=True):
-    """What there is at a moment."""
+    """What exists at one moment."""
 
     mounts: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
-    volumes: frozenset[str] = frozenset()  # that the driver lists, if it does
+    volumes: frozenset[str] = frozenset()  # listed by the driver, if it can list
     snapshots: frozenset[str] = frozenset()
 
     def leftovers_since(self, before: Inventory) -> Iterator[AuditFinding]:

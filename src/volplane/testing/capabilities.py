@@ -1,4 +1,4 @@
-"""What a driver promises: its own answers about itself, under the names that cases need them by."""
+"""The capabilities of a driver, under the names that cases use in `needs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.csi.outcome import CallError, Code
 
-# What a need is called in words, for the reason of a case that is skipped.
+# Why a case is skipped, by the missing need.
 CAPABILITY_NAMES = {
     "controller": "it has no controller service",
     "create": "CREATE_DELETE_VOLUME is not among its controller capabilities",
@@ -22,10 +22,10 @@ CAPABILITY_NAMES = {
     "clone": "CLONE_VOLUME is not among its controller capabilities",
     "expand": "EXPAND_VOLUME is not among its controller or node capabilities",
     "expand-controller": "EXPAND_VOLUME is not among its controller capabilities",
-    "expand-online": "its plugin capabilities do not say that it expands volumes in use (ONLINE)",
+    "expand-online": "its plugin capabilities do not include expansion of volumes in use (ONLINE)",
     "expand-node": "EXPAND_VOLUME is not among its node capabilities",
     "modify": "MODIFY_VOLUME is not among its controller capabilities",
-    "modify-parameters": "it modifies nothing, or no parameters were given (--mutable-parameter)",
+    "modify-parameters": "MODIFY_VOLUME is missing, or no parameters were given (--mutable-parameter)",
     "published-nodes": "LIST_VOLUMES_PUBLISHED_NODES is not among its controller capabilities",
     "condition-controller": "VOLUME_CONDITION is not among its controller capabilities",
     "get-snapshot": "GET_SNAPSHOT is not among its controller capabilities",
@@ -40,8 +40,8 @@ CAPABILITY_NAMES = {
     "secrets": "no secrets were given (--secret)",
     "nodes": "it runs on one node only",
     "block": "CreateVolume refuses raw devices",
-    "shared": "its volumes are not for several nodes at once",
-    "inline": "it has no volumes that live and die with a pod (Ephemeral)",
+    "shared": "its volumes cannot be used on several nodes at once",
+    "inline": "it has no inline volumes (Ephemeral)",
 }
 
 
@@ -53,7 +53,7 @@ class DriverCapabilities(Struct):
     node: set[str] = set()
     group: set[str] = set()
     expansion: str = ""  # ONLINE, OFFLINE
-    probed: set[str] = set()  # what is known from elsewhere: secrets, mutable, nodes, block, shared, inline
+    probed: set[str] = set()  # found in other ways: secrets, mutable, nodes, block, shared, inline
 
     def has(self, need: str) -> bool:
         return need in self.all_names()
@@ -92,13 +92,13 @@ class DriverCapabilities(Struct):
         return {need for need, holds in found.items() if holds} | self.probed
 
     def reason_to_skip(self, needs: tuple[str, ...]) -> str:
-        """Why a case cannot be run; nothing if it can."""
+        """Why a case is skipped; empty if it can run."""
         there = self.all_names()
         return next((CAPABILITY_NAMES.get(need, need) for need in needs if need not in there), "")
 
 
 async def query_driver(controller: Caller, node: Caller, *, timeout: float) -> DriverCapabilities:
-    """Raises CallError of a driver that does not even say what it is."""
+    """Ask the driver for its capabilities. Raises CallError if GetPluginInfo or another query fails."""
     info = await node.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=timeout)
     made = DriverCapabilities(name=info.name, version=info.vendor_version)
     plugin = await controller.call(
@@ -130,7 +130,7 @@ async def query_driver(controller: Caller, node: Caller, *, timeout: float) -> D
 
 
 def _name(kinds: object, number: int) -> str:
-    """A capability newer than the messages we know is only a number."""
+    """The name of a capability; its number if it is newer than our copy of the specification."""
     try:
         return str(kinds.Name(number))  # type: ignore[attr-defined]
     except ValueError:

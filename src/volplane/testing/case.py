@@ -1,4 +1,4 @@
-"""What a case is, and how one says that a driver is wrong or that it never promised."""
+"""A test case, and the exceptions that fail or skip it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KUBERNETES = "Kubernetes"
 
 
 class CaseFailure(AssertionError):
-    """The driver does not do what is demanded; `section` if it is another than the case's own."""
+    """The driver violates a requirement; `section` if it is another one than the case's."""
 
     def __init__(self, what: str, *, section: str = "") -> None:
         super().__init__(what)
@@ -20,24 +20,24 @@ class CaseFailure(AssertionError):
 
 
 class NotSupported(Exception):
-    """The driver never said that it can do this: the case says nothing about it."""
+    """The driver does not support this: the case is skipped."""
 
 
 class Case(Struct, frozen=True):
     name: str  # "attach/one node only"
-    section: str  # "CSI: ControllerPublishVolume Errors", as the specification's heading has it
+    section: str  # "CSI: ControllerPublishVolume Errors", a heading of the specification
     requirement: str  # in one or two sentences
     run: Callable[[Any], Awaitable[None]]
-    needs: tuple[str, ...] = ()  # of `Promises.has`
-    needs_cluster: bool = False  # needs a cluster, not only sockets
-    needs_processes: bool = False  # whose roles are processes, so that each can be killed
+    needs: tuple[str, ...] = ()  # names for `DriverCapabilities.has`
+    needs_cluster: bool = False  # runs in a cluster
+    needs_processes: bool = False  # runs in a cluster of several processes, which it can kill
 
 
 CaseBody = Callable[[Any], Awaitable[None]]
 
 
 class CaseTable:
-    """The cases of one module, in the order in which they are written."""
+    """The cases of one module, in the order of their definition."""
 
     def __init__(self, *, needs_cluster: bool = False, needs_processes: bool = False) -> None:
         self._cases: list[Case] = []
@@ -61,6 +61,6 @@ class CaseTable:
 
 
 def require(holds: object, what: str, *, section: str = "") -> None:
-    """Raises Broken unless it holds."""
+    """Raise CaseFailure unless `holds`."""
     if not holds:
         raise CaseFailure(what, section=section and f"{SPEC}: {section}")

@@ -1,8 +1,8 @@
-"""The world of a whole cluster: claims and pods, and the driver under everything that lies between.
+"""The environment of cluster cases: the driver in a cluster, used through claims and pods.
 
-All roles run in this process, so that the tap sees and disturbs each call of every sidecar and node; the
-driver's instances are processes in containers. What a container does is written into its script, and what it
-found comes back in a directory that all pods share with us.
+All roles run in this process, so that the call interceptor sees every call of the sidecars and nodes; the
+driver's instances are processes in containers. A pod runs a script, and writes its results to a directory
+that all pods share with the test.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from volplane.testing.livelock import SHORT_LIMIT, LivelockDetector
 from volplane.testing.specs import classes
 from volplane.testing.waiting import until
 
-CLEANUP_TIMEOUT = 30.0  # seconds; what is not gone by then is taken away by force
-RESTART = 0.5  # seconds before a driver that was killed is started again, at most
+CLEANUP_TIMEOUT = 30.0  # seconds; afterwards everything is removed by force
+RESTART = 0.5  # longest time until a killed driver is restarted, in seconds
 _SHORT_BACKOFF = ("provisioner", "attacher", "resizer", "snapshotter")
 
 log = logging.getLogger(__name__)
@@ -52,36 +52,35 @@ R = TypeVar("R")
 
 
 class ClusterEnv:
-    """`async with Whole(…) as world`: the cluster is ready inside."""
+    """`async with ClusterEnv(…) as env`: the cluster is ready inside."""
 
     def __init__(
         self,
-        guest: ExternalDriver,
+        external: ExternalDriver,
         directory: Path,
         promises: DriverCapabilities,
         *,
-        tap: CallInterceptor,
         nodes: int = 2,
         parameters: Mapping[str, str] | None = None,
         mutable: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> None:
-        self.guest, self.capabilities, self.tap = guest, promises, tap
+        self.external, self.capabilities = external, promises
         self.livelock = LivelockDetector(self._still_mounted)
-        tap.ended = self.livelock.observe_call
+        self.tap = CallInterceptor(on_end=self.livelock.observe_call)
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
         self.mutable = dict(mutable or {})
-        self.directory, self.results = directory, directory / "shelf"
+        self.directory, self.results = directory, directory / "results"
         self.random = Random(0)
-        self.waiting = ""  # for what, while it does
-        self.repeated = 0  # by us: here all callers are the cluster's
+        self.waiting = ""  # what the case waits for, while it waits
+        self.repeated = 0  # always 0: the cluster's own components retry here
         self._settings = ClusterOptions(
             data_dir=str(directory / "c"),
             nodes=nodes,
             nodes_per_zone=nodes,
             max_container_restart_period=RESTART,
         )
-        self._brought = UserDrivers(drivers=(with_short_backoff(guest),), builtin=False)
+        self._brought = UserDrivers(drivers=(with_short_backoff(external),), builtin=False)
         self._known: set[tuple[type[Resource], str]] = set()
         self._controllers: set[str] = set()  # sockets
         self.cluster: Cluster | MultiProcessCluster
@@ -97,7 +96,7 @@ class ClusterEnv:
         return self
 
     def _make_cluster(self) -> Cluster | MultiProcessCluster:
-        return Cluster(self._settings, self._brought)
+        return Cluster(self._settings, self._brought, interceptor=self.tap)
 
     async def _start(self) -> None:
         self.cluster = self._make_cluster()
@@ -105,7 +104,7 @@ class ClusterEnv:
             await self.cluster.__aenter__()
             await self.cluster.wait_ready()
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, Node):
-                await self.client.cache(kind).synced()
+                await self.client.cache(kind).wait_synced()
         except BaseException:
             await self._stop()
             raise
@@ -120,7 +119,7 @@ class ClusterEnv:
             await self._release_machine()
 
     async def _release_machine(self) -> None:
-        """A driver that does not let go keeps its node from ending well: the machine is given back."""
+        """Clean up the machine: a driver that does not unmount keeps its node from stopping cleanly."""
         host = Host()
         try:
             for member in self.cluster.members:
@@ -138,8 +137,8 @@ class ClusterEnv:
         return self.capabilities.name
 
     async def _make_class(self) -> None:
-        """The driver's own class with what was said on the command line."""
-        own = build_manifests(self.guest, self.cluster.learned.facts[0])
+        """Create the driver's StorageClass with the parameters of the command line."""
+        own = build_manifests(self.external, self.cluster.learned.facts[0])
         made = classes(
             own,
             self.name,
@@ -151,13 +150,13 @@ class ClusterEnv:
         for one in made:
             await self.client.create(one)
 
-    # --- what cases make
+    # --- create
 
     def new_name(self, prefix: str) -> str:
         return f"{prefix}-{self.random.getrandbits(32):08x}"
 
     async def request(self, work: Callable[[], Awaitable[R]]) -> R:
-        """A request to the API server, which is always there."""
+        """Send a request to the API server."""
         return await work()
 
     async def create(self, thing: dict[str, Any]) -> Any:
@@ -181,22 +180,22 @@ class ClusterEnv:
     async def pod(
         self, script: str, claim: str = "", *, volume: Mapping[str, Any] | None = None, **more: Any
     ) -> str:
-        """A pod whose container runs `script` with the volume at /data (or as /dev/data)."""
+        """Create a pod that runs `script` with the volume at /data (or as /dev/data)."""
         name = self.new_name("pod")
         source = volume or {"persistentVolumeClaim": {"claimName": claim}}
         await self.create(specs.pod(name, script, volume=source, results=str(self.results), **more))
         return name
 
-    # --- what cases wait for
+    # --- wait
 
     async def until(self, kind: type[T], holds: Callable[[], object], what: str) -> None:
-        """By watching; ends with the case's own time."""
+        """Watch until `holds()`; limited by the timeout of the case."""
         self.waiting = what
         await self.livelock.wait_or_livelock(until(self.client, kind, holds))
         self.waiting = ""
 
     async def describe_wait(self) -> str:
-        """For what a case has waited that is over now, and who is to be asked for it."""
+        """What the case was waiting for when it ended, and why it did not happen."""
         reason = await find_reason(self.client, self.created_names) if self.waiting else ""
         return f"{self.waiting} ({reason})" if reason else self.waiting
 
@@ -205,20 +204,20 @@ class ClusterEnv:
         return found
 
     async def run_to_end(self, name: str) -> Pod:
-        """The pod when its container has ended well; what it says otherwise. Raises Broken."""
+        """Wait until the pod's container has succeeded. Raises CaseFailure with its output if it fails."""
 
         def has_ended() -> bool:
             pod = self.get_pod(name)
             return pod is not None and pod.status.phase in ("Succeeded", "Failed")
 
-        await self.until(Pod, has_ended, f"pod {name} has done its work")
+        await self.until(Pod, has_ended, f"pod {name} has succeeded")
         pod = self.get_pod(name)
         assert pod is not None
         if pod.status.phase != "Succeeded":
             said = [s.state.terminated for s in pod.status.container_statuses if s.state.terminated]
             code = said[0].exit_code if said else "?"
             raise CaseFailure(
-                f"the container of pod {name} ends with {code}: {self.read(f'{name}.err') or 'no words'}"
+                f"the container of pod {name} ends with {code}: {self.read(f'{name}.err') or 'no output'}"
             )
         return pod
 
@@ -233,7 +232,7 @@ class ClusterEnv:
         return pod
 
     async def run(self, script: str, claim: str = "", **more: Any) -> Pod:
-        """A pod to its end, and gone."""
+        """Run a pod until it succeeds, and delete it."""
         name = await self.pod(script, claim, **more)
         pod = await self.run_to_end(name)
         await self.remove_pod(name)
@@ -264,8 +263,8 @@ class ClusterEnv:
     async def wait_until_unused(
         self, volumes: Collection[str], first: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Before claims are deleted: of a driver that attaches nothing Kubernetes deletes a volume although
-        an attachment is noted for it, and a node may still have it staged.
+        """Wait before claims are deleted: if a driver attaches nothing, Kubernetes deletes a volume while a
+        node may still have it staged.
         """
         if "PUBLISH_UNPUBLISH_VOLUME" not in self.capabilities.controller:
             if first is not None:
@@ -273,7 +272,7 @@ class ClusterEnv:
             await self.wait_until_detached(volumes)
 
     async def wait_until_detached(self, volumes: Collection[str] | None = None) -> None:
-        """These volumes, or all."""
+        """Wait until these volumes, or all, are detached."""
         cache = self.client.cache(VolumeAttachment)
 
         def is_attached() -> list[VolumeAttachment]:
@@ -290,13 +289,13 @@ class ClusterEnv:
             return ""
 
     async def second_node(self, claim: str) -> str:
-        """A node that the volume of the claim can be used on, other than the first. Raises NotPromised."""
+        """Another node than the first that can use the claim's volume. Raises NotSupported."""
         found = self.client.cache(PersistentVolumeClaim).get(claim, NAMESPACE)
         volume = self.client.cache(PersistentVolume).get(found.spec.volume_name) if found else None
         affinity = volume.spec.node_affinity if volume is not None else None
         if affinity is not None and affinity.required is not None:
-            told = str(affinity.required)
-            if "worker-1" in told and "worker-2" not in told:
+            terms = str(affinity.required)
+            if "worker-1" in terms and "worker-2" not in terms:
                 raise NotSupported("its volumes stay on their node")
         if len(self.cluster.members) < 2 or not self._has_driver("worker-2"):
             raise NotSupported("it runs on one node only")
@@ -305,20 +304,20 @@ class ClusterEnv:
     def _has_driver(self, node: str) -> bool:
         return node in self.cluster.learned.expected_drivers([m.name for m in self.cluster.members])[0].nodes
 
-    # --- what the field does
+    # --- disturb
 
     def calls_of_this_case(self) -> Callable[[CsiCall], bool]:
-        """Which calls a case may disturb: those for what it makes from now on, not for what others left."""
+        """A filter for the calls that a case may disturb: those for objects that it creates from now on."""
         before = call_audit.requested_names(self.calls())
         return lambda call: not call_audit.names_any(call, before)
 
     async def kill_driver(self, socket: str = "") -> int:
-        """kill -9 of the driver's containers, or of the one behind a socket; how many there were."""
+        """Kill the driver's containers (SIGKILL), or the one that serves a socket; returns their number."""
         places = [member.root for member in self.cluster.members]
         return await self.cluster.host.call(kill_driver.kill_driver, places, socket)
 
     async def restart(self) -> None:
-        """The whole control plane ends and starts again on what it has stored."""
+        """Restart the whole control plane."""
         await self.cluster.__aexit__()
         await self._start()
 
@@ -329,7 +328,7 @@ class ClusterEnv:
         found = self.livelock.has_livelock
         self.livelock.begin_case()
         try:
-            if found:  # the case has failed by it: nobody learns more from its unmounts
+            if found:  # the case has failed because of it, so do not wait for its unmounts
                 self.livelock.limit = SHORT_LIMIT
                 await self._force_unmount()
             async with asyncio.timeout(CLEANUP_TIMEOUT):
@@ -354,7 +353,7 @@ class ClusterEnv:
         return []
 
     async def _force_unmount(self) -> None:
-        """What the driver does not unmount is unmounted, so that the other cases can still be run."""
+        """Unmount what the driver does not unmount, so that the other cases can run."""
         for target in reversed(await self.mounts_left()):
             with suppress(OSError):
                 await self.cluster.host.call(copies.thaw, target)
@@ -362,13 +361,13 @@ class ClusterEnv:
         self._clear_backoff()
 
     def _clear_backoff(self) -> None:
-        """Nobody sits out the pauses that grew while the driver did not let go."""
+        """Retry at once what was delayed by backoff while the driver failed."""
         assert isinstance(self.cluster, Cluster)
         for node in self.cluster.nodes.values():
             node.volumes.driver_added(self.name)
 
     def _still_mounted(self, call: CsiCall) -> bool:
-        """Whether the node still has what the call that has just ended was to unmount."""
+        """Whether the node still has the mount that the call should have unmounted."""
         request = json.loads(call.request)
         path = request.get("target_path") or request.get("staging_target_path") or KUBELET
         below = os.path.relpath(path, KUBELET)
@@ -376,15 +375,15 @@ class ClusterEnv:
         return any(mounts.is_mount(str(root / below)) for root in mine)
 
     async def delete_created(self) -> None:
-        """All that the case has made is deleted, until it is gone."""
+        """Delete everything that the case has created, and wait until it is gone."""
         await cleanup.delete_all(self)
 
     def created_names(self, kind: type[Resource]) -> set[str]:
-        """What the case has made of a kind, by name."""
+        """Names of the objects of a kind that the case has created."""
         return {name for known, name in self._known if known is kind}
 
     async def recover(self) -> None:
-        """What hangs is left; the next case has names of its own."""
+        """Leave what hangs behind; the next case uses other names."""
         self.tap.remove_rules()
         await self.kill_driver()
 
@@ -398,18 +397,18 @@ class ClusterEnv:
         return {member.name: member.root for member in self.cluster.members}
 
     def logs(self, since: dict[str, int]) -> dict[str, str]:
-        """The driver's words, the warnings that the cluster has told, and what was waited for last."""
-        told = []
+        """The driver's logs, the cluster's warnings, and what the case was waiting for."""
+        warnings = []
         for event in self.client.cache(Event).all():
             if event.type == "Warning":
                 about = event.involved_object
-                told.append(
+                warnings.append(
                     f"{event.last_timestamp} {about.kind} {about.name}: {event.reason}: {event.message}"
                 )
-        made = {**driver_logs.read_logs(self._roots, since), "warnings": "\n".join(sorted(told)[-40:])}
+        made = {**driver_logs.read_logs(self._roots, since), "warnings": "\n".join(sorted(warnings)[-40:])}
         return {**made, **({"waiting for": self.waiting} if self.waiting else {})}
 
-    # --- what there is
+    # --- inspect
 
     async def mounts_left(self) -> list[str]:
         """Mounts of the driver's volumes on any node."""
@@ -420,18 +419,20 @@ class ClusterEnv:
         mine = (f"{device} ({file})" for device, file in loops.items())
         self._controllers |= driver_query.controller_sockets(
             self.calls(), str(self.directory)
-        )  # not all calls are kept
+        )  # old calls are dropped
         volumes, snapshots = await driver_query.list_volumes_and_snapshots(
             self.capabilities, self._controllers
         )
         return Inventory(frozenset(await self.mounts_left()), frozenset(mine), volumes, snapshots)
 
     def calls(self) -> list[CsiCall]:
-        """All that were made, in the order of their start."""
+        """All recorded calls, in the order of their start."""
         return self.tap.calls
 
 
-def with_short_backoff(guest: ExternalDriver) -> ExternalDriver:
-    """Sidecars that come again soon: a case is to wait for the driver, not for them."""
-    known = {role: ("--retry-interval-start=100ms", *guest.sidecars.get(role, ())) for role in _SHORT_BACKOFF}
-    return structs.replace(guest, sidecars={**guest.sidecars, **known})
+def with_short_backoff(external: ExternalDriver) -> ExternalDriver:
+    """Shorten the backoff of the sidecars, so that a case waits for the driver and not for them."""
+    known = {
+        role: ("--retry-interval-start=100ms", *external.sidecars.get(role, ())) for role in _SHORT_BACKOFF
+    }
+    return structs.replace(external, sidecars={**external.sidecars, **known})

@@ -1,4 +1,4 @@
-"""What a driver's containers say in a cluster: the ends of their logs, by pod and node."""
+"""The last lines of the logs of a driver's containers, by pod and node."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from volplane.node.containers import records
 from volplane.testing.kill_driver import NAME
 
-MAX_BYTES = 4000  # characters of one pod
+MAX_BYTES = 4000  # characters per pod
 
 Roots = Mapping[str, Path]  # the nodes' directories, by name
 
 
 def log_sizes(roots: Roots) -> dict[str, int]:
-    """Of all logs that there are, in bytes."""
+    """The sizes of all logs, in bytes."""
     return {str(file): file.stat().st_size for _, file in _files(roots)}
 
 
 def read_logs(roots: Roots, since: Mapping[str, int]) -> dict[str, str]:
-    """What has come to them, of a driver that was started again in one piece."""
+    """What was added since then; the logs of a restarted container are joined."""
     found: dict[str, str] = {}
     for who, file in _files(roots):
         with suppress(FileNotFoundError), file.open("rb") as log:
@@ -32,7 +32,7 @@ def read_logs(roots: Roots, since: Mapping[str, int]) -> dict[str, str]:
 
 
 def _files(roots: Roots) -> Iterator[tuple[str, Path]]:
-    """In the order in which the containers of each pod were started."""
+    """The log files of each pod, in the order of the container starts."""
     for node, root in roots.items():
         specs = [record.started.spec for record in records.load_all(str(root / "containers"))]
         places = {Path(s.log_path).parent: s.pod_name for s in specs if s.name == NAME and s.log_path}
@@ -42,6 +42,6 @@ def _files(roots: Roots) -> Iterator[tuple[str, Path]]:
 
 
 def _strip_log_prefix(text: str) -> str:
-    """Time and words: not which stream it was, nor whether the line is a whole one."""
+    """Timestamp and text, without the stream and the partial-line tag."""
     lines = (line.split(" ", 3) for line in text.splitlines())
     return "".join(f"{words[0]} {words[3]}\n" for words in lines if len(words) == 4)

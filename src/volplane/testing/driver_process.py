@@ -1,8 +1,7 @@
-"""The driver's processes: started as the author starts them, killed as the field kills them.
+"""The driver's processes for cases without a cluster: start, kill, restart.
 
-A driver that serves everything on one socket runs once per node, and the first of them is also the
-controller. Whoever has two commands runs its controller by itself. A killed one is started again with the
-same words, the same node and the same socket.
+A driver with one command runs once per node, and the first instance is also the controller. A driver with two
+commands runs its controller separately. A killed process is restarted with the same command, node and socket.
 """
 
 from __future__ import annotations
@@ -15,29 +14,41 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.cluster.external_driver.command import FIELDS, MODE, fill_variables
 from volplane.cluster.external_driver.model import Command
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel
 from volplane.host import Host
 from volplane.host.processes import Process
 
-START = 60.0  # seconds a driver gets until its socket takes connections
+START = 60.0  # seconds until the driver's socket must accept connections
 PIECE = 0.1  # seconds
 LOG_TAIL = 4000  # characters of its log
 
 
 class DriverStartError(Exception):
-    """The driver does not come up; says what it said."""
+    """The driver did not start; the message has its output."""
 
 
 class DriverProcess:
     """One process of the driver."""
 
-    def __init__(self, name: str, command: Command, directory: Path, host: Host, *, mode: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Command,
+        directory: Path,
+        host: Host,
+        *,
+        mode: str,
+        interceptor: CallInterceptor,
+    ) -> None:
         self.name, self.root = name, directory / name
         self.socket = str(self.root / "csi.sock")
         self.log = str(directory / f"{name}.log")
-        self.channel = CsiChannel(self.socket, component="test-driver")
+        self._interceptor = interceptor
+        self.channel = self._connect()
         self._old_channels: list[CsiChannel] = []
         self.starts = 0
         self._command, self._host = command, host
@@ -54,9 +65,12 @@ class DriverProcess:
         }
         self._process: Process | None = None
 
+    def _connect(self) -> CsiChannel:
+        return CsiChannel(self.socket, component="test-driver", interceptor=self._interceptor)
+
     async def start(self) -> None:
-        """Until it takes connections. Raises CannotStart."""
-        # The socket of a killed one stays, as it does in the field: the driver has to cope with it.
+        """Start and wait until it accepts connections. Raises DriverStartError."""
+        # The socket file of a killed process remains, as on a real node: the driver must handle it.
         for directory in (self.root, self._state, self._shared):
             directory.mkdir(parents=True, exist_ok=True)
         argv = [fill_variables(word, self._values) for word in self._command.argv]
@@ -64,10 +78,10 @@ class DriverProcess:
         script = f"cd {shlex.quote(self._command.directory)} && exec {shlex.join(argv)}"
         env = {**os.environ, **self._values, **own}
         if self.starts:
-            # A channel may take a moment to notice that the process behind it was killed. The old one stays
-            # open: calls that were cut off still wait for their error on it.
+            # A channel may take a moment to notice that its process was killed. The old channel stays open:
+            # interrupted calls still wait for their error on it.
             self._old_channels.append(self.channel)
-            self.channel = CsiChannel(self.socket, component="test-driver")
+            self.channel = self._connect()
         self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
         self.starts += 1
         ready = asyncio.ensure_future(self._is_listening())
@@ -75,29 +89,27 @@ class DriverProcess:
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                code, said = ended.result(), self.log_tail() or "it says nothing"
+                code, said = ended.result(), self.log_tail() or "no output"
                 raise DriverStartError(f"{self.name}: the driver ended with code {code}: {said}")
             await ready
         except TimeoutError:
             text = f"{self.name}: nothing listens at {self.socket} after {START:g} s"
             raise DriverStartError(
-                f"{text}{self._endpoint_hint()}: {self.log_tail() or 'it says nothing'}"
+                f"{text}{self._endpoint_hint()}: {self.log_tail() or 'no output'}"
             ) from None
         finally:
-            ready.cancel()
-            ended.cancel()
-            await asyncio.gather(ready, ended, return_exceptions=True)
+            await cancel_and_wait(ready, ended)
 
     def _endpoint_hint(self) -> str:
         words = (*self._command.argv, *self._command.env.values())
         if any(name in word for name in ("CSI_ENDPOINT", "CSI_SOCKET") for word in words):
             return ""
-        return " (its command does not say where: $CSI_ENDPOINT or $CSI_SOCKET, which are in its environment)"
+        return " (its command does not use $CSI_ENDPOINT or $CSI_SOCKET, which are in its environment)"
 
     async def _is_listening(self) -> None:
         async with asyncio.timeout(START):
             while True:
-                # In short pieces, because its pauses grow, and every start here is waited for.
+                # In short intervals: gRPC's own backoff grows, and the run waits for every start.
                 with suppress(TimeoutError):
                     await self.channel.ready(PIECE)
                     return
@@ -107,7 +119,7 @@ class DriverProcess:
         return self._process is not None and self._process.running
 
     async def kill(self) -> None:
-        """kill -9, of the process and what it has started in its session; its mounts stay."""
+        """Kill the process and all processes of its session (SIGKILL); its mounts remain."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -119,12 +131,12 @@ class DriverProcess:
         await self.start()
 
     async def delete_state(self) -> None:
-        """Its own state is gone, as on a new machine."""
+        """Delete the driver's own state, as on a new machine."""
         await self.kill()
         await self._host.call(shutil.rmtree, self._state, True)
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Asked first, then killed."""
+        """Terminate it, and kill it after `grace` seconds."""
         if self._process is not None and self._process.running:
             with suppress(ProcessLookupError, TimeoutError):
                 os.killpg(self._process.pid, signal.SIGTERM)
@@ -135,15 +147,15 @@ class DriverProcess:
             await channel.close()
 
     def children(self) -> int:
-        """How many processes its session has beside itself."""
+        """The number of other processes in its session."""
         return len(_session(self._process.pid)) - 1 if self._process is not None else 0
 
     def log_size(self) -> int:
-        """How much it has logged, in bytes."""
+        """The size of its log in bytes."""
         return os.path.getsize(self.log) if os.path.exists(self.log) else 0
 
     def log_tail(self, most: int = LOG_TAIL, since: int = 0) -> str:
-        """The end of what it has logged."""
+        """The end of its log."""
         try:
             with open(self.log, "rb") as file:
                 file.seek(max(since, self.log_size() - most))

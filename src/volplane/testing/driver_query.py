@@ -1,13 +1,14 @@
-"""Asking the driver of a cluster what it has, at the socket that its sidecars use."""
+"""List the volumes and snapshots of a cluster's driver, through the socket of its sidecars."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from google.protobuf.message import Message
 
+from volplane.base.backoff import constant
+from volplane.base.retry import retry
 from volplane.csi import v1
 from volplane.csi.call_interceptor import CsiCall
 from volplane.csi.client import CsiChannel
@@ -15,7 +16,7 @@ from volplane.csi.outcome import CallError, Code
 from volplane.testing.capabilities import DriverCapabilities
 
 WHO = "volplane-test"
-PAUSE = 0.05  # seconds, while the driver starts again
+PAUSE = 0.05  # seconds between two tries, while the driver restarts
 
 
 VolumesAndSnapshots = tuple[frozenset[str], frozenset[str]]
@@ -30,7 +31,7 @@ def controller_sockets(calls: Iterable[CsiCall], directory: str) -> set[str]:
 async def list_volumes_and_snapshots(
     promises: DriverCapabilities, sockets: Iterable[str]
 ) -> VolumesAndSnapshots:
-    """Volumes and snapshots by their ids, as far as those who serve there list them."""
+    """Ids of volumes and snapshots, if the driver can list them."""
     volumes: set[str] = set()
     snapshots: set[str] = set()
     for socket in sorted(sockets):
@@ -54,11 +55,12 @@ async def _pages(channel: CsiChannel, method: str, request: Any) -> AsyncIterato
 
 
 async def _call_any(channel: CsiChannel, method: str, request: Message) -> Any:
-    """However long the driver, which may just have been killed, takes to start."""
-    while True:
-        try:
-            return await channel.call(method, request)
-        except CallError as error:
-            if error.code is not Code.UNAVAILABLE:
-                raise
-        await asyncio.sleep(PAUSE)
+    """Call until the driver, which may have been killed, responds."""
+
+    def report(error: Exception) -> None:
+        if isinstance(error, CallError) and error.code is not Code.UNAVAILABLE:
+            raise error
+
+    return await retry(
+        lambda: channel.call(method, request), on=CallError, backoff=constant(PAUSE), report=report
+    )

@@ -1,4 +1,4 @@
-"""Why something does not come in a cluster under test, in the words of `volplane explain`."""
+"""Why an object in the cluster under test waits, from `volplane explain`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from volplane.testing.cleanup import NAMESPACE
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 10.0  # seconds; a report without a reason is better than none
+PATIENCE = 10.0  # seconds; then the report has no reason
 KINDS: tuple[type[Resource], ...] = (Pod, PersistentVolumeClaim, VolumeSnapshot)
 
 
 async def find_reason(client: Client, created_names: Callable[[type[Resource]], Collection[str]]) -> str:
-    """Of what a case has made, the first that waits, and for what; "" when nothing does."""
+    """The first object of the case that waits, and its reason; "" if none waits."""
     still = SnapshotCaches(client.transport, namespace=NAMESPACE)
     try:
         async with asyncio.timeout(PATIENCE):
@@ -37,9 +37,9 @@ async def find_reason(client: Client, created_names: Callable[[type[Resource]], 
                     if answer and answer.waits:
                         return _reason_for(answer)
     except (APIError, TimeoutError):
-        pass  # the cluster itself is what hangs, and its calls are in the report
-    except Exception:  # a mistake of ours must not cost the report
-        log.exception("what the cluster waits for cannot be told")
+        pass  # the cluster itself hangs, and its calls are in the report
+    except Exception:  # a bug in explain must not lose the report
+        log.exception("cannot explain what the cluster waits for")
     finally:
         await still.close()
     return ""

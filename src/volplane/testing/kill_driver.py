@@ -1,4 +1,4 @@
-"""kill -9 of a driver's containers: all of them, or the one that serves a socket."""
+"""Kill a driver's containers (SIGKILL): all of them, or the one that serves a socket."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from volplane.node.containers import records
 from volplane.node.containers.base import ContainerSpec
 from volplane.node.containers.records import ProcessContainerRecord
 
-NAME = "driver"  # of the container
+NAME = "driver"  # the container's name
 
 
 def kill_driver(roots: Iterable[Path], socket: str = "") -> int:
-    """Below the nodes' directories; how many there were."""
+    """Kill the containers below the nodes' directories; returns their number."""
     mine = [root for root in roots if not socket or socket.startswith(f"{root}/")]
     known = [record for root in mine for record in records.load_all(str(root / "containers"))]
     return sum(_kill(r) for r in known if r.started.spec.name == NAME and _serves(r.started.spec, socket))
 
 
 def _serves(spec: ContainerSpec, socket: str) -> bool:
-    """A controller's socket lies in a directory of its pod, a node's among the node's plugins."""
+    """A controller's socket is in a volume of its pod, a node plugin's in the node's plugin directory."""
     if not socket:
         return True
     if "/pods/" in socket:

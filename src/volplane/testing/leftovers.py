@@ -1,4 +1,4 @@
-"""What is left of a cluster's volumes: mounts, loop devices, and what its driver still has."""
+"""Leftovers of a cluster's volumes: mounts, loop devices, and volumes that only the driver knows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from volplane.host.devices import DELETED
 from volplane.testing import call_audit, driver_query
 from volplane.testing.capabilities import DriverCapabilities
 
-RELEASES, RELEASE_PAUSE = 20, 0.1  # a device is busy until the last process of its container is gone
-LISTING = 15.0  # seconds in which a driver that was killed answers again
+RELEASES, RELEASE_PAUSE = 20, 0.1  # tries; a device is busy until the last process of its container is gone
+LISTING = 15.0  # seconds until a killed driver must respond again
 
-_PARTS = ("pods", "plugins/kubernetes.io/csi")  # of a node's directory
-_VOLUMES = ("kubernetes.io~csi", "kubernetes.io/csi")  # in the paths of volumes there
+_PARTS = ("pods", "plugins/kubernetes.io/csi")  # subdirectories of a node's directory
+_VOLUMES = ("kubernetes.io~csi", "kubernetes.io/csi")  # parts of the paths of volumes
 
 log = logging.getLogger(__name__)
 
 
 async def find_mounts(host: Host, roots: Iterable[Path]) -> list[str]:
-    """Of the driver's volumes, below the nodes' directories."""
+    """Mounts of the driver's volumes below the nodes' directories."""
     table = await host.mounts()
     found = [entry.target for root in roots for part in _PARTS for entry in table.under(str(root / part))]
     return [target for target in found if any(part in target for part in _VOLUMES)]
 
 
 async def find_devices(host: Host, directory: Path, calls: Iterable[CsiCall]) -> dict[str, str]:
-    """Those that are bound to files there. One that is deleted is nowhere: it had the name of a volume."""
+    """Loop devices of files below the directory; a deleted file is recognised by the name of a volume."""
     found, volumes = await host.loops_below(str(directory)), call_audit.requested_volumes(calls)
     for device, file in (await host.loops()).items():
         path = Path(file.removesuffix(DELETED))
@@ -46,7 +46,7 @@ async def find_devices(host: Host, directory: Path, calls: Iterable[CsiCall]) ->
 
 
 async def release_devices(host: Host, directory: Path, calls: Iterable[CsiCall]) -> None:
-    """The machine is given back what a driver has left bound."""
+    """Release the loop devices that a driver has left."""
     known = list(calls)
     bound = await find_devices(host, directory, known)
     for _ in range(RELEASES):
@@ -56,11 +56,11 @@ async def release_devices(host: Host, directory: Path, calls: Iterable[CsiCall])
         if not (bound := await find_devices(host, directory, known)):
             return
         await asyncio.sleep(RELEASE_PAUSE)
-    log.error("still bound, and somebody uses them: %s", ", ".join(sorted(bound)))
+    log.error("loop devices are still in use: %s", ", ".join(sorted(bound)))
 
 
 class Leftovers:
-    """Of a cluster whose calls pass the tap."""
+    """The leftovers of a cluster with a call interceptor."""
 
     def __init__(self, cluster: Cluster, tap: CallInterceptor) -> None:
         self._cluster, self._tap = cluster, tap
@@ -79,7 +79,7 @@ class Leftovers:
         ]
 
     async def find_new(self, before: set[str]) -> list[str]:
-        """What was not there before, when a container's last process has had a moment to let go of it."""
+        """What is new since `before`, after the last processes of containers had time to end."""
         left: list[str] = []
         for _ in range(RELEASES):
             if not (left := sorted(set(await self.find()) - before)):
@@ -88,16 +88,16 @@ class Leftovers:
         return left
 
     async def _find_unknown_to_cluster(self, place: str) -> driver_query.VolumesAndSnapshots:
-        """What a driver of the user's has, if it lists it, and no object of the cluster is for."""
+        """Volumes and snapshots that a user's driver lists and that have no object in the cluster."""
         facts = self._cluster.learned.facts
-        self._controllers |= driver_query.controller_sockets(self._tap.calls, place)  # not all calls are kept
+        self._controllers |= driver_query.controller_sockets(self._tap.calls, place)  # old calls are dropped
         promises = DriverCapabilities(controller={name for fact in facts for name in fact.controller})
         try:
             async with asyncio.timeout(LISTING):
                 sockets = filter(os.path.exists, self._controllers)
                 volumes, snapshots = await driver_query.list_volumes_and_snapshots(promises, sockets)
         except (TimeoutError, CallError) as error:
-            log.warning("whether the driver has more than the cluster is not known: %s", error or "no answer")
+            log.warning("cannot compare the driver's volumes with the cluster's: %s", error or "no answer")
             return frozenset(), frozenset()
         client = self._cluster.client
         if volumes:

@@ -1,10 +1,9 @@
-"""A driver that gives one answer to one call again and again: waiting longer tells nothing new.
+"""Detect a driver that answers the same call in the same way again and again, instead of waiting for it.
 
-Whoever waits for a cluster's objects waits here. There are two kinds: a call that is refused in the same
-words each time, and an unmount that is answered with OK each time while its caller finds it still mounted
-(where the mounts can be seen at that moment, the second such answer is enough).
-What passes by itself (a driver that is away, busy, slow) is never taken for that, nor is what the tap has
-done to a call.
+There are two kinds of livelock: a call that fails each time with the same error, and an unmount that returns
+OK while the volume stays mounted (if the mounts can be read at that moment, the second such answer is
+enough). Transient errors (the driver is unavailable, busy or slow) do not count, nor do calls that the
+interceptor has disturbed.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from volplane.base.tasks import background
 from volplane.csi.call_interceptor import CsiCall
 from volplane.csi.outcome import Code
 from volplane.testing.case import SPEC, CaseFailure
@@ -22,20 +22,20 @@ OK = Code.OK.name
 _PASSES = {code.name for code in (Code.UNAVAILABLE, Code.ABORTED, Code.DEADLINE_EXCEEDED, Code.CANCELLED)} | {
     ""
 }
-# In use, still: who asks for this comes when the others have left.
+# Transient: the volume is in use, and will be free when the other users have left.
 _IN_USE = ("ControllerPublishVolume", "ControllerUnpublishVolume", "DeleteVolume")
 _UNMOUNTS = ("NodeUnpublishVolume", "NodeUnstageVolume")
 
 
 class RepeatLimit(Struct, frozen=True):
-    """The same answer so often, and over so many seconds, is the last word."""
+    """So many identical answers, over so many seconds, are a livelock."""
 
     times: int = 5
     seconds: float = 5.0
 
 
 NORMAL_LIMIT = RepeatLimit()
-SHORT_LIMIT = RepeatLimit(3, 2.0)  # where a driver is told from its repetitions
+SHORT_LIMIT = RepeatLimit(3, 2.0)  # for cases that detect a faulty driver by its repetitions
 
 
 class RepeatedAnswer(Struct):
@@ -46,22 +46,20 @@ class RepeatedAnswer(Struct):
 
 class LivelockDetector:
     def __init__(self, mounted: Callable[[CsiCall], bool] = lambda call: False) -> None:
-        self._mounted = mounted  # what an unmount was for: tells of a call that has ended right now
+        self._mounted = mounted  # whether the volume of an unmount that has just ended is still mounted
         self._answers: dict[tuple[str, str], RepeatedAnswer] = {}
-        self._reported: set[tuple[str, str]] = (
-            set()
-        )  # calls that have failed a case: no other case fails by them
+        self._reported: set[tuple[str, str]] = set()  # calls that have already failed a case
         self._found: CsiCall | None = None
         self._event = asyncio.Event()
         self.limit = NORMAL_LIMIT
 
     @property
     def has_livelock(self) -> bool:
-        """The driver has said its last word to somebody."""
+        """Whether a livelock was detected."""
         return self._found is not None
 
     def begin_case(self) -> None:
-        """Another case, or its end: what hangs since before is not its fault."""
+        """Start another case: calls that hang since before do not count."""
         self._reported |= {key for key, answer in self._answers.items() if answer.code_and_message[0] != OK}
         if self._found is not None:
             self._reported.add((self._found.method, self._found.request))
@@ -71,7 +69,7 @@ class LivelockDetector:
         self.limit = NORMAL_LIMIT
 
     def observe_call(self, call: CsiCall) -> None:
-        """Of each call that has ended."""
+        """Called for each call that has ended."""
         key = (call.method, call.request)
         if call.code == OK and call.method not in _UNMOUNTS:
             self._answers.pop(key, None)
@@ -91,29 +89,25 @@ class LivelockDetector:
     def _is_livelock(self, known: RepeatedAnswer, call: CsiCall) -> bool:
         if call.code == OK and self._mounted(call):
             return True
-        enough = self.limit.times + (call.code == OK)  # once more than whoever was killed may ask
+        enough = self.limit.times + (call.code == OK)  # one more than a restarted caller may need
         return known.times >= enough and call.start - known.since >= self.limit.seconds
 
     async def wait_or_livelock(self, work: Awaitable[None]) -> None:
-        """Wait for `work`. Raises Broken if the driver keeps it from coming to its end."""
-        waited, found = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
-        try:
+        """Wait for `work`. Raises CaseFailure if a livelock of the driver blocks it."""
+        async with background(work, self._event.wait()) as (waited, found):
             await asyncio.wait({waited, found}, return_when=asyncio.FIRST_COMPLETED)
             if waited.done():
-                return waited.result()
+                await waited
+                return
             assert self._found is not None
             raise CaseFailure(self._describe(self._found), section=f"{SPEC}: {self._found.method}")
-        finally:
-            for task in (waited, found):
-                task.cancel()
-            await asyncio.gather(waited, found, return_exceptions=True)
 
     def _describe(self, call: CsiCall) -> str:
         times = self._answers[call.method, call.request].times
         if call.code == OK:
-            return f"{call.method} is answered with OK {times} times, and what it was for is still mounted"
+            return f"{call.method} returned OK {times} times, and the volume is still mounted"
         why = f"{call.code} ({call.message})"
-        return f"{call.method} is refused {times} times in the same words, and nothing changes: {why}"
+        return f"{call.method} failed {times} times with the same error: {why}"
 
 
 def _is_transient(call: CsiCall) -> bool:

@@ -1,7 +1,4 @@
-"""What a test makes in a cluster and holds in its hands: claims, snapshots, pods.
-
-Each is asked and told through the cluster's handle, and every method waits until what it says is so.
-"""
+"""Handles of claims, snapshots and pods for pytest tests. Every method waits until it is done."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from volplane.api.snapshot import VolumeSnapshot
 if TYPE_CHECKING:
     from volplane.testing.sync_cluster import SyncCluster
 
-PATIENCE = 60.0  # seconds for whatever a test waits for
+PATIENCE = 60.0  # seconds that a test waits for anything
 NAMESPACE = "default"
 DATA = "/data"
 DEVICE = "/dev/data"
 
 
 class PodCommandFailed(AssertionError):
-    """A command in a pod did not end with 0."""
+    """A command in a pod failed."""
 
 
 class ClaimHandle:
@@ -37,7 +34,7 @@ class ClaimHandle:
         return found
 
     def wait_until_bound(self) -> PersistentVolume:
-        """The volume that it is bound to, when it is."""
+        """Wait until it is bound, and return the PersistentVolume."""
         cache = self._handle.client.cache(PersistentVolumeClaim)
 
         def is_bound() -> bool:
@@ -50,7 +47,7 @@ class ClaimHandle:
         return volume
 
     def grow(self, size: str) -> None:
-        """Ask for more; the claim says when it has it."""
+        """Expand the claim, and wait until it has that size."""
         patch = {"spec": {"resources": {"requests": {"storage": size}}}}
         client = self._handle.client
         self._handle.run(client.patch(PersistentVolumeClaim, self.name, NAMESPACE, merge=patch))
@@ -63,7 +60,7 @@ class ClaimHandle:
         self._handle.until(PersistentVolumeClaim, has_grown, f"claim {self.name} has grown to {size}")
 
     def snapshot(self) -> SnapshotHandle:
-        """A snapshot of it that is ready to use."""
+        """Create a snapshot, and wait until it is ready."""
         spec = {"source": {"persistentVolumeClaimName": self.name}}
         made = self._handle.make("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "snapshot", spec=spec)
         cache = self._handle.client.cache(VolumeSnapshot)
@@ -76,7 +73,7 @@ class ClaimHandle:
         return SnapshotHandle(made.name)
 
     def delete(self) -> None:
-        """Until it and its volume are gone."""
+        """Delete it, and wait until it and its volume are gone."""
         volume = self.get().spec.volume_name
         handle = self._handle
         handle.remove(PersistentVolumeClaim, self.name)
@@ -118,7 +115,10 @@ class RunningPod:
         return self
 
     def exec(self, *command: str, timeout: float = PATIENCE) -> str:
-        """What a command in the container prints; one word is a shell's line. Raises Failed."""
+        """Run a command in the container and return its output; one word is a shell command.
+
+        Raises PodCommandFailed.
+        """
         words = ("sh", "-c", command[0]) if len(command) == 1 else command
         return self._handle.run(self._exec(words), timeout)
 
@@ -144,12 +144,12 @@ class RunningPod:
         return words.decode(errors="replace")
 
     def write(self, name: str, text: str) -> None:
-        """A file of the volume, on the disk when this returns."""
+        """Write a file of the volume, and sync it."""
         self.exec("sh", "-c", f'printf %s "$1" > {DATA}/{name} && sync {DATA}/{name}', "sh", text)
 
     def read(self, name: str) -> str:
         return self.exec("cat", f"{DATA}/{name}")
 
     def delete(self) -> None:
-        """Until it is gone, and its volume unmounted."""
+        """Delete it, and wait until its volume is unmounted."""
         self._handle.remove(Pod, self.name)

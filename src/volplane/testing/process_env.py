@@ -1,8 +1,7 @@
-"""A cluster whose roles are processes, so that each can be killed with -9 at a place that a case chooses.
+"""The environment of crash cases: a cluster of several processes, each of which can be killed at a failpoint.
 
-Where a role is to die stands in a file of its own (`base.failpoint`): it kills itself there, before or after
-the step that the place names, and is started again as a service manager would. The calls to the driver are
-made by those processes; they write them down, and we read them back.
+A file per role names the failpoint (`base.failpoint`) at which the role kills itself, before or after a step;
+then it is restarted. The processes write their calls to the driver to files, which are read here.
 """
 
 from __future__ import annotations
@@ -17,6 +16,9 @@ from typing import TypeVar
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.api.errors import Timeout, Unavailable
 from volplane.api.meta import Resource
+from volplane.base.backoff import constant
+from volplane.base.retry import retry
+from volplane.base.tasks import background
 from volplane.cluster.multi_process import MultiProcessCluster
 from volplane.cluster.single_process import ClusterOptions
 from volplane.cluster.user_drivers import UserDrivers
@@ -27,10 +29,10 @@ from volplane.testing.case import CaseFailure
 from volplane.testing.cluster_env import ClusterEnv
 
 CONTROL_PLANE = ("apiserver", "controller-manager", "scheduler")
-LISTEN = 1.0  # seconds between two looks at the calls, to find a driver that only refuses
-PAUSE = 0.05  # seconds, while the API server starts again
+LISTEN = 1.0  # seconds between two reads of the calls, to detect a livelock
+PAUSE = 0.05  # seconds between two tries, while the API server restarts
 
-REMOVING = 60.0  # seconds for the pod that outlives all cases
+REMOVING = 60.0  # seconds to remove the pod that survives all cases
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +40,11 @@ R = TypeVar("R")
 T = TypeVar("T", bound=Resource)
 StartSurvivor = Callable[
     [ClusterEnv], Awaitable[tuple[str, str, str]]
-]  # claim, pod, and the checksum of what it wrote
+]  # claim, pod, and the checksum of the data
 
 
 class RoleProcesses(MultiProcessCluster):
-    """Each role has a file in which it finds where to die, and one for its calls to drivers."""
+    """Each role has a file for its failpoint, and one for its calls to drivers."""
 
     def __init__(self, settings: ClusterOptions, brought: UserDrivers, directory: Path) -> None:
         super().__init__(settings, brought)
@@ -60,7 +62,7 @@ class RoleProcesses(MultiProcessCluster):
         return self._directory / f"{_file_name(role)}.arm"
 
     def kill_together(self, *roles: str) -> None:
-        """When the first of these dies, the others are killed at once."""
+        """When the first of these roles dies, kill the others."""
         self._together = roles
 
     def _handle_role_exit(self, role: str) -> None:
@@ -91,47 +93,39 @@ class ProcessEnv(ClusterEnv):
         return self.tap.calls
 
     async def request(self, work: Callable[[], Awaitable[R]]) -> R:
-        """The API server may just have been killed; what is asked twice is done once."""
-        while True:
-            try:
-                return await work()
-            except (Unavailable, Timeout):
-                await asyncio.sleep(PAUSE)
+        """Send a request, and repeat it while the API server restarts."""
+        return await retry(work, on=(Unavailable, Timeout), backoff=constant(PAUSE))
 
     async def until(self, kind: type[T], holds: Callable[[], object], what: str) -> None:
-        """The calls are heard of from files, now and then."""
-        hearing = asyncio.create_task(self._read_calls())
-        try:
+        """Watch until `holds()`, and read the recorded calls meanwhile."""
+        async with background(self._read_calls()):
             await super().until(kind, holds, what)
-        finally:
-            hearing.cancel()
-            await asyncio.gather(hearing, return_exceptions=True)
 
     async def _read_calls(self) -> None:
         while True:
             await asyncio.sleep(LISTEN)
             self.calls()
 
-    # --- deaths
+    # --- kill
 
     def kill_at_failpoints(self, role: str, *places: str) -> None:
-        """The role dies at the first place, in its next life at the second."""
+        """Kill the role at the first failpoint, and after its restart at the second."""
         file = self.cluster.failpoint_file(role)
         file.with_suffix(".new").write_text("\n".join(places))
         file.with_suffix(".new").rename(file)
 
     def failpoints_not_reached(self, role: str) -> list[str]:
-        """The places at which the role has not died yet."""
+        """The failpoints that the role has not reached yet."""
         try:
             return self.cluster.failpoint_file(role).read_text().split("\n")
         except FileNotFoundError:
             return []
 
     def _clear_backoff(self) -> None:
-        """A node in a process of its own sits out its pauses."""
+        """Do nothing: the backoff of another process cannot be cleared."""
 
     def _still_mounted(self, call: CsiCall) -> bool:
-        return False  # it ended a while ago; what is there now may be the next one's
+        return False  # the call ended a while ago; the mount may be a new one
 
     async def clean(self) -> list[str]:
         self.cluster.kill_together()
@@ -145,24 +139,25 @@ class ProcessEnv(ClusterEnv):
             self.calls()
 
     async def recover(self) -> None:
-        """Nobody waits any more; drivers that hang are killed, and the roles are what they are."""
+        """Kill drivers that hang."""
         self.cluster.kill_together()
         await super().recover()
 
-    # --- a container that is to outlive them all
+    # --- a container that must survive all kills
 
     @asynccontextmanager
     async def survivor_pod(
         self, make: Callable[[ClusterEnv], Awaitable[tuple[str, str, str]]]
     ) -> AsyncIterator[SurvivorPod]:
-        """A pod on worker-1 that has written, and goes on: one for all cases, until one fails.
+        """A running pod on worker-1 that has written data: one for all cases, until one fails.
 
-        What has failed may have hurt it, so it goes with that case, and the next has one of its own.
+        A failed case may have damaged it, so it is deleted with that case, and the next case creates another
+        one.
         """
         if self._survivor is None:
-            claim, pod, told = await make(self)
-            self._known -= {(PersistentVolumeClaim, claim), (Pod, pod)}  # it outlives the case
-            self._survivor = SurvivorPod(self, claim, pod, told)
+            claim, pod, written = await make(self)
+            self._known -= {(PersistentVolumeClaim, claim), (Pod, pod)}  # it must survive the case
+            self._survivor = SurvivorPod(self, claim, pod, written)
         mine = self._survivor
         try:
             if not mine.was_seen:
@@ -175,7 +170,7 @@ class ProcessEnv(ClusterEnv):
     _survivor: SurvivorPod | None = None
 
     def _give_up_survivor(self) -> None:
-        """It is removed with the case."""
+        """Delete it with the case."""
         if self._survivor is not None:
             self._known |= {(PersistentVolumeClaim, self._survivor.claim), (Pod, self._survivor.pod)}
             self._survivor = None
@@ -188,14 +183,14 @@ class ProcessEnv(ClusterEnv):
                 await self.remove_pod(self._survivor.pod)
                 await self.remove_claim(self._survivor.claim)
         except (CaseFailure, TimeoutError) as error:
-            # What the cases have found counts none the less; the machine is given back by force.
+            # The results are valid anyway; the machine is cleaned up by force.
             why = str(error) or f"not within {REMOVING:g} s: {self.waiting}"
             log.error("pod %s and its volume cannot be removed: %s", self._survivor.pod, why)
 
 
 class SurvivorPod:
-    def __init__(self, world: ProcessEnv, claim: str, pod: str, told: str) -> None:
-        self._world, self.claim, self.pod, self.told = world, claim, pod, told
+    def __init__(self, env: ProcessEnv, claim: str, pod: str, written: str) -> None:
+        self._env, self.claim, self.pod, self.written = env, claim, pod, written
         self._process: tuple[int, int] = (0, 0)
 
     @property
@@ -203,19 +198,19 @@ class SurvivorPod:
         return self._process != (0, 0)
 
     async def check(self) -> None:
-        """It runs, as the process that it has been all the time. Raises Broken."""
-        pod = self._world.get_pod(self.pod)
+        """Raise CaseFailure unless its container still runs as the same process."""
+        pod = self._env.get_pod(self.pod)
         if pod is None:
-            raise CaseFailure(f"pod {self.pod} is gone, and nobody has deleted it")
-        now = await self._world.cluster.host.call(self._find_process, pod.uid)
+            raise CaseFailure(f"pod {self.pod} is gone, and was not deleted")
+        now = await self._env.cluster.host.call(self._find_process, pod.uid)
         if now is None:
-            raise CaseFailure(f"the container of pod {self.pod} has ended with the node's process")
+            raise CaseFailure(f"the container of pod {self.pod} ended with the node's process")
         if self.was_seen and self._process != now:
-            raise CaseFailure(f"the container of pod {self.pod} was started again: process {now[0]}")
+            raise CaseFailure(f"the container of pod {self.pod} was restarted: process {now[0]}")
         self._process = now
 
     def _find_process(self, uid: str) -> tuple[int, int] | None:
-        for member in self._world.cluster.members:
+        for member in self._env.cluster.members:
             for record in records.load_all(str(member.root / "containers")):
                 spec, started = record.started.spec, record.started
                 if (spec.pod_uid, spec.name) == (uid, "main") and record.ending is None and record.is_alive:

@@ -1,8 +1,8 @@
-"""Runs cases one after the other and keeps what is needed to understand the failed ones.
+"""Run cases one after the other, and collect what is needed to understand failures.
 
-A case gets its own stream of random numbers, by the seed and its name, so that it does the same alone as
-among all others. The calls it made, and the end of the driver's logs, go with its result. A driver that does
-not answer any more is killed and started again before the next case.
+A case gets random numbers from the seed and its name, so that it behaves the same alone as in a full run. Its
+result has its calls and the end of the driver's logs. A driver that does not respond is killed and restarted
+before the next case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from volplane.testing.case import SPEC, Case, CaseFailure, NotSupported
 from volplane.testing.driver_process import DriverStartError
 
 CLEANING = 120.0  # seconds
-SHORTEST = 4  # letters of a secret that is looked for: shorter words are everywhere
+SHORTEST = 4  # shortest secret that is redacted; shorter strings occur everywhere
 
 
 class CaseVerdict(StrEnum):
@@ -43,11 +43,11 @@ class CaseResult(Struct):
     reason: str = ""
     seconds: float = 0.0
     round: int = 1
-    repeated: int = 0  # calls that the bench made again, because the driver's answer asked for it
+    repeated: int = 0  # calls that the environment repeated because of the driver's answer
     calls: list[CsiCall] = []
-    logs: dict[str, str] = {}  # by instance; of failed cases
-    began: float = 0.0  # time.monotonic, to which the calls' times refer
-    verdict_at: float = 0.0  # when the verdict fell: calls that began later removed what the case had made
+    logs: dict[str, str] = {}  # by instance, for failed cases
+    began: float = 0.0  # time.monotonic, as the times of the calls
+    verdict_at: float = 0.0  # time of the verdict: later calls clean up
 
 
 class CaseSettings(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class CaseSettings(Struct, frozen=True, kw_only=True):
 
 
 class CaseEnvironment(Protocol):
-    """Where cases run."""
+    """The environment in which cases run."""
 
     capabilities: DriverCapabilities
     tap: CallInterceptor
@@ -79,13 +79,13 @@ class CaseEnvironment(Protocol):
 
 
 def select_cases(cases: Iterable[Case], focus: str, skip: str) -> list[Case]:
-    """By their names. Raises re.error."""
+    """Select cases by their names. Raises re.error."""
     wanted, unwanted = re.compile(focus or ""), re.compile(skip) if skip else None
     return [c for c in cases if wanted.search(c.name) and not (unwanted and unwanted.search(c.name))]
 
 
 async def run(
-    world: CaseEnvironment,
+    env: CaseEnvironment,
     cases: Sequence[Case],
     settings: CaseSettings,
     on_result: Callable[[CaseResult], None],
@@ -93,63 +93,63 @@ async def run(
     *,
     on_case_start: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Each is told of when it begins and when it has ended."""
+    """Run the cases; `on_case_start` and `on_result` are called for each."""
     for case in cases:
         on_case_start(case.name)
-        on_result(await run_case(world, case, settings, round))
+        on_result(await run_case(env, case, settings, round))
 
 
-async def run_case(world: CaseEnvironment, case: Case, settings: CaseSettings, round: int = 1) -> CaseResult:
+async def run_case(env: CaseEnvironment, case: Case, settings: CaseSettings, round: int = 1) -> CaseResult:
     result = CaseResult(case.name, case.section, case.requirement, CaseVerdict.PASSED, round=round)
-    if missing := world.capabilities.reason_to_skip(case.needs):
-        result.verdict, result.reason = CaseVerdict.SKIPPED, f"not promised: {missing}"
+    if missing := env.capabilities.reason_to_skip(case.needs):
+        result.verdict, result.reason = CaseVerdict.SKIPPED, f"not supported: {missing}"
         return result
-    world.random = Random(f"{settings.seed}/{case.name}/{round}")
-    first, marks = world.tap.mark(), world.log_positions()
-    result.began, before = time.monotonic(), world.repeated
-    await _try_case(world, case, settings, result, first)
+    env.random = Random(f"{settings.seed}/{case.name}/{round}")
+    first, marks = env.tap.mark(), env.log_positions()
+    result.began, before = time.monotonic(), env.repeated
+    await _try_case(env, case, settings, result, first)
     result.verdict_at = time.monotonic()
-    await _clean_up(world, result)
-    result.seconds, result.repeated = time.monotonic() - result.began, world.repeated - before
+    await _clean_up(env, result)
+    result.seconds, result.repeated = time.monotonic() - result.began, env.repeated - before
     if result.verdict is CaseVerdict.FAILED:
-        result.calls = world.tap.since(first)
-        result.logs = world.logs(marks)
-    return redact_secrets(result, world.secrets.values())
+        result.calls = env.tap.since(first)
+        result.logs = env.logs(marks)
+    return redact_secrets(result, env.secrets.values())
 
 
 async def _try_case(
-    world: CaseEnvironment, case: Case, settings: CaseSettings, result: CaseResult, first: int
+    env: CaseEnvironment, case: Case, settings: CaseSettings, result: CaseResult, first: int
 ) -> None:
     try:
         async with asyncio.timeout(settings.timeout):
-            await case.run(world)
+            await case.run(env)
     except NotSupported as reason:
-        result.verdict, result.reason = CaseVerdict.SKIPPED, f"not promised: {reason}"
+        result.verdict, result.reason = CaseVerdict.SKIPPED, f"not supported: {reason}"
     except CaseFailure as error:
         _fail(result, str(error), error.section)
     except CallError as error:
-        _fail(result, *_describe_failed_call(error, world.tap.since(first)))
+        _fail(result, *_describe_failed_call(error, env.tap.since(first)))
     except TimeoutError:
-        waited = await world.describe_wait()
-        _fail(result, _calls_without_answer(settings.timeout, world.tap.since(first), waited))
-        await world.recover()
+        waited = await env.describe_wait()
+        _fail(result, _calls_without_answer(settings.timeout, env.tap.since(first), waited))
+        await env.recover()
     except DriverStartError as error:
-        _fail(result, f"the driver does not start again: {error}", f"{SPEC}: Supervised Lifecycle Management")
-        await world.recover()
+        _fail(result, f"the driver does not restart: {error}", f"{SPEC}: Supervised Lifecycle Management")
+        await env.recover()
     except Exception as error:
         _fail(result, f"{type(error).__name__}: {error}")
 
 
-async def _clean_up(world: CaseEnvironment, result: CaseResult) -> None:
+async def _clean_up(env: CaseEnvironment, result: CaseResult) -> None:
     try:
         async with asyncio.timeout(CLEANING):
-            problems = await world.clean()
+            problems = await env.clean()
     except (TimeoutError, DriverStartError) as error:
-        problems = [f"cleaning up does not come to an end {error}".rstrip()]
-        await world.recover()
+        problems = [f"cleanup does not finish {error}".rstrip()]
+        await env.recover()
     if problems and result.verdict is not CaseVerdict.FAILED:
         result.verdict_at = time.monotonic()
-        _fail(result, f"what the case has made cannot be removed: {'; '.join(problems)}")
+        _fail(result, f"cleanup failed: {'; '.join(problems)}")
 
 
 def _fail(result: CaseResult, reason: str, section: str = "") -> None:
@@ -158,27 +158,27 @@ def _fail(result: CaseResult, reason: str, section: str = "") -> None:
 
 
 def _describe_failed_call(error: CallError, calls: Sequence[CsiCall]) -> tuple[str, str]:
-    """A call that was to be OK: its own section of the specification counts."""
+    """Describe a call that should have returned OK, with its section of the specification."""
     for call in reversed(calls):
         if call.message == error.message and call.code == error.code.name:
-            reason = f"{call.method}: {error.code.name} ({error.message}), demanded is OK"
+            reason = f"{call.method}: {error.code.name} ({error.message}), expected OK"
             return reason, f"{SPEC}: {call.method}" if METHODS[call.method].service.startswith("csi.") else ""
     return str(error), ""
 
 
 def _calls_without_answer(timeout: float, calls: Sequence[CsiCall], waited: str) -> str:
-    # A call that is given up with the case is ended by us, at the case's own end.
+    # Calls that are in flight at the timeout are cancelled.
     open_ = [c for c in calls if not c.end or c.code == "CANCELLED"]
     if waited:
         return f"not within {timeout:g} s: {waited}"
     if not open_:
-        return f"not at its end after {timeout:g} s"
+        return f"not finished after {timeout:g} s"
     named = ", ".join(dict.fromkeys(f"{c.method}" for c in open_))
-    return f"not at its end after {timeout:g} s: no answer to {named}"
+    return f"not finished after {timeout:g} s: no answer to {named}"
 
 
 def redact_secrets(result: CaseResult, secrets: Iterable[str]) -> CaseResult:
-    """What a driver repeats of its secrets, in an answer, an error or its log, is not in the result."""
+    """Remove secrets that the driver repeats in an answer, an error or its log from the result."""
     known = sorted((value for value in secrets if len(value) >= SHORTEST), key=len, reverse=True)
 
     def redact_text(text: str) -> str:

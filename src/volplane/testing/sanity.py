@@ -1,4 +1,4 @@
-"""Upstream's csi-sanity on the same driver, where it is on PATH: its specs are cases like our own."""
+"""Run upstream's csi-sanity, if it is on PATH, and report its specs as cases."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ def find_program() -> str | None:
     return shutil.which(PROGRAM)
 
 
-async def run(bench: SocketEnv, directory: Path) -> list[CaseResult]:
-    """A result for each of its specs; one that is skipped if it is not there."""
+async def run(env: SocketEnv, directory: Path) -> list[CaseResult]:
+    """A result for each spec; one skipped result if csi-sanity is missing."""
     program = find_program()
-    if program is None or not bench.capabilities.has("create"):
-        why = "is not on PATH" if program is None else "needs a driver that makes volumes"
+    if program is None or not env.capabilities.has("create"):
+        why = "is not on PATH" if program is None else "needs a driver that creates volumes"
         return [_full_text(CaseVerdict.SKIPPED, f"{PROGRAM} {why}")]
-    await bench.host.call(directory.mkdir, exist_ok=True)
+    await env.host.call(directory.mkdir, exist_ok=True)
     report = directory / "report.json"
     argv = [
         program,
-        f"--csi.endpoint=unix://{bench.nodes[0].instance.socket}",
-        f"--csi.controllerendpoint=unix://{bench.controller.instance.socket}",
+        f"--csi.endpoint=unix://{env.nodes[0].instance.socket}",
+        f"--csi.controllerendpoint=unix://{env.controller.instance.socket}",
         f"--csi.mountdir={directory}/mount",
         f"--csi.stagingdir={directory}/staging",
-        f"--csi.testvolumesize={bench.size}",
-        f"--csi.testvolumeexpandsize={2 * bench.size}",
+        f"--csi.testvolumesize={env.size}",
+        f"--csi.testvolumeexpandsize={2 * env.size}",
         "--ginkgo.no-color",
         f"--ginkgo.json-report={report}",
     ]
-    if bench.parameters:
+    if env.parameters:
         file = directory / "parameters.yaml"
-        file.write_text(json.dumps(bench.parameters))
+        file.write_text(json.dumps(env.parameters))
         argv.append(f"--csi.testvolumeparameters={file}")
-    if bench.secrets:
+    if env.secrets:
         file = directory / "secrets.yaml"
-        file.write_text(json.dumps({f"{kind}Secret": bench.secrets for kind in SECRETS}))
+        file.write_text(json.dumps({f"{kind}Secret": env.secrets for kind in SECRETS}))
         argv.append(f"--csi.secrets={file}")
     try:
-        done = await bench.host.run(argv, timeout=LIMIT, check=False, env=dict(os.environ))
+        done = await env.host.run(argv, timeout=LIMIT, check=False, env=dict(os.environ))
     except TimeoutError:
-        await bench.recover()
-        return [_full_text(CaseVerdict.FAILED, f"not at its end after {LIMIT:g} s")]
+        await env.recover()
+        return [_full_text(CaseVerdict.FAILED, f"not finished after {LIMIT:g} s")]
     if not report.exists():
         return [_full_text(CaseVerdict.FAILED, f"no report: {done.output[-2000:]}")]
     suites = json.loads(report.read_text())

@@ -1,8 +1,8 @@
-"""The world of bare calls: the driver's sockets, and a machine that is searched for what it leaves.
+"""The environment of cases without a cluster: calls to the driver's sockets.
 
-Every volume is remembered with where it is attached, staged and published, so that a case that breaks off can
-be cleaned up by the same calls that a cluster would make. `around` puts something in the way of one method:
-the cases that call twice, at once, too briefly or into a dying driver are all made of it.
+It tracks where every volume is attached, staged and published, so that an aborted case can be cleaned up with
+the calls that a cluster would make. `around` wraps the calls of one method: cases that repeat a call, call
+concurrently, with a short deadline, or into a dying driver use it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.cluster.external_driver.model import ExternalDriver
 from volplane.csi import convert, v1
 from volplane.csi.call_interceptor import CallInterceptor
@@ -31,8 +33,8 @@ from volplane.testing.driver_process import DriverProcess, DriverStartError
 from volplane.testing.volume import VolumeUnderTest
 
 MIB, GIB = 1 << 20, 1 << 30
-CALL = 60.0  # seconds for one call, unless the case's own time is shorter
-SETTLE = 30.0  # seconds until a call that was disturbed must have come to its end
+CALL = 60.0  # timeout of one call in seconds, unless the case's is shorter
+SETTLE = 30.0  # seconds until a disturbed call must have a final outcome
 Mode = v1.VolumeCapability.AccessMode
 WRITER = convert.capability(Mode.SINGLE_NODE_WRITER)
 BLOCK = convert.capability(Mode.SINGLE_NODE_WRITER, block=True)
@@ -43,14 +45,14 @@ CallWrapper = Callable[["DriverSocket", str, Message], Awaitable[Any]]
 
 
 class DriverSocket:
-    """One of the driver's sockets, with what may stand in its way."""
+    """One of the driver's sockets; its calls can be wrapped."""
 
-    def __init__(self, instance: DriverProcess, bench: SocketEnv) -> None:
-        self.instance, self._bench = instance, bench
-        self.id, self.topology, self.most = "", dict[str, str](), 0  # of a node: its own answer
+    def __init__(self, instance: DriverProcess, env: SocketEnv) -> None:
+        self.instance, self._env = instance, env
+        self.id, self.topology, self.most = "", dict[str, str](), 0  # for a node: the answer to NodeGetInfo
 
     async def call_once(self, method: str, request: Message, *, timeout: float = CALL) -> Any:
-        """The answer; of a streaming call all answers."""
+        """The answer; for a streaming call all answers."""
         if METHODS[method].streams:
             return await self._stream(method, request, timeout)
         return await self.instance.channel.call(method, request, timeout=timeout)
@@ -59,7 +61,7 @@ class DriverSocket:
         replies: list[Any] = []
 
         async def send() -> Message:
-            """What is recorded: all of it in one message."""
+            """Send, and join all messages into one for the record."""
             whole = METHODS[method].reply()
             async for reply in self.instance.channel.stream(method, request, timeout=timeout):
                 replies.append(reply)
@@ -67,12 +69,12 @@ class DriverSocket:
             return whole
 
         channel = self.instance.channel
-        await self._bench.tap.intercept(method, channel.component, channel.where, request, send)
+        await self._env.tap.intercept(method, channel.component, channel.where, request, send)
         return replies
 
     async def call(self, method: str, request: Message) -> Any:
-        """As a cluster calls: whoever is told ABORTED comes again, because something else was under way."""
-        around = self._bench.around.pop(method, None)
+        """Call as a cluster does: repeat after ABORTED, because another call is in progress."""
+        around = self._env.around.pop(method, None)
         if around is not None:
             return await around(self, method, request)
         return await self.call_until_settled(method, request, unsettled=(Code.ABORTED,))
@@ -80,21 +82,21 @@ class DriverSocket:
     async def call_until_settled(
         self, method: str, request: Message, unsettled: tuple[Code, ...] = _UNSETTLED
     ) -> Any:
-        """Repeated, as a caller does who does not know how the last one ended, until it is answered."""
+        """Repeat the call until it has a final outcome, like a caller that does not know the last one's."""
         if method == "ControllerUnpublishVolume":
-            # A disk may be held for a moment by a mount namespace that others have just copied. The section's
-            # errors leave FAILED_PRECONDITION open here, and every cluster tries a detach again.
+            # A mount namespace that was just copied may keep a disk busy for a moment. The specification
+            # allows FAILED_PRECONDITION here, and every cluster retries a detach.
             unsettled += (Code.FAILED_PRECONDITION,)
-        end, pause = time.monotonic() + SETTLE, 0.01
-        while True:
-            try:
-                return await self.call_once(method, request)
-            except CallError as error:
-                if error.code not in unsettled or time.monotonic() > end:
-                    raise
-            self._bench.repeated += 1
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+        end = time.monotonic() + SETTLE
+
+        def report(error: Exception) -> None:
+            if (isinstance(error, CallError) and error.code not in unsettled) or time.monotonic() > end:
+                raise error
+            self._env.repeated += 1
+
+        return await retry(
+            lambda: self.call_once(method, request), on=CallError, backoff=Backoff(0.01, 1.0), report=report
+        )
 
     @property
     def root(self) -> Path:
@@ -102,14 +104,13 @@ class DriverSocket:
 
 
 class SocketEnv:
-    """`async with Bench(…) as bench`: the driver runs inside."""
+    """`async with SocketEnv(…) as env`: the driver runs inside."""
 
     def __init__(
         self,
-        guest: ExternalDriver,
+        external: ExternalDriver,
         directory: Path,
         *,
-        tap: CallInterceptor,
         seed: int = 0,
         nodes: int = 2,
         parameters: Mapping[str, str] | None = None,
@@ -117,27 +118,34 @@ class SocketEnv:
         mutable: Mapping[str, str] | None = None,
         size: int = GIB,
     ) -> None:
-        self.directory, self.tap, self.size = directory, tap, size
+        self.directory, self.tap, self.size = directory, CallInterceptor(), size
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
         self.mutable = dict(mutable or {})
         self.random = Random(seed)
         self.host = Host()
         self.around: dict[str, CallWrapper] = {}
-        self.repeated = 0  # calls that were made again, as a cluster does, because the answer asked for it
+        self.repeated = 0  # calls that were repeated because of the answer, as a cluster does
         self.volumes: list[VolumeUnderTest] = []
         self.snapshots: list[str] = []
         self.groups: list[v1.VolumeGroupSnapshot] = []
         self.capabilities = capabilities.DriverCapabilities()
-        assert guest.node is not None
-        mode = "all" if guest.is_single_program else "node"
+        assert external.node is not None
+        mode = "all" if external.is_single_program else "node"
         made = [
-            DriverProcess(f"node-{i}", guest.node, directory, self.host, mode=mode)
+            DriverProcess(f"node-{i}", external.node, directory, self.host, mode=mode, interceptor=self.tap)
             for i in range(1, nodes + 1)
         ]
         self.nodes = [DriverSocket(instance, self) for instance in made]
         self.controller = self.nodes[0]
-        if guest.controller is not None and not guest.is_single_program:
-            own = DriverProcess("controller", guest.controller, directory, self.host, mode="controller")
+        if external.controller is not None and not external.is_single_program:
+            own = DriverProcess(
+                "controller",
+                external.controller,
+                directory,
+                self.host,
+                mode="controller",
+                interceptor=self.tap,
+            )
             self.controller = DriverSocket(own, self)
 
     @property
@@ -159,7 +167,7 @@ class SocketEnv:
         for instance in self.instances:
             await instance.stop()
         await self.force_unmount()
-        # A driver that leaks devices is told so by its case; the machine is given back all the same.
+        # A case reports leaked devices; release them here anyway.
         for device, file in (await self.host.loops()).items():
             if file.startswith(f"{self.directory}/"):
                 with suppress(OSError):
@@ -167,7 +175,7 @@ class SocketEnv:
         await self.host.close()
 
     async def query_driver(self) -> None:
-        """What the driver promises, and who its nodes are."""
+        """Read the driver's capabilities and the ids of its nodes."""
         self.capabilities = await capabilities.query_driver(
             self.controller.instance.channel, self.nodes[0].instance.channel, timeout=CALL
         )
@@ -186,7 +194,7 @@ class SocketEnv:
         }
 
     async def supports(self, capability: v1.VolumeCapability) -> bool:
-        """Whether volumes can be made with it; shared ones, so that two nodes reach them."""
+        """Whether volumes with this capability can be created; shared ones must be usable on two nodes."""
         volume = VolumeUnderTest(
             self, self.create_request(self.new_name(), capability=capability), capability
         )
@@ -200,10 +208,10 @@ class SocketEnv:
             await volume.remove()
         return True
 
-    # --- words
+    # --- names and paths
 
     def new_name(self, prefix: str = "pvc") -> str:
-        """A name as Kubernetes gives it."""
+        """A name like those of Kubernetes."""
         return f"{prefix}-{self.random.getrandbits(128):032x}"
 
     def path(self, node: DriverSocket, *parts: str) -> Path:
@@ -211,7 +219,7 @@ class SocketEnv:
         made.parent.mkdir(parents=True, exist_ok=True)
         return made
 
-    # --- calls that build a volume's life
+    # --- create volumes
 
     def create_request(
         self,
@@ -239,7 +247,7 @@ class SocketEnv:
         return request
 
     async def create(self, **more: Any) -> VolumeUnderTest:
-        """A new volume. Raises NotPromised if the driver refuses the capability for good."""
+        """Create a volume. Raises NotSupported if the driver rejects the capability."""
         capability = more.get("capability", WRITER)
         request = self.create_request(self.new_name(), **more)
         volume = VolumeUnderTest(self, request, capability)
@@ -256,20 +264,20 @@ class SocketEnv:
         return volume
 
     async def create_and_publish(self, node: DriverSocket | None = None, **more: Any) -> VolumeUnderTest:
-        """A new volume, all the way to a target on the node."""
+        """Create a volume, and attach, stage and publish it on the node."""
         at = node or self.nodes[0]
         volume = await self.create(node=at, **more)
         await volume.attach_stage_publish(at)
         return volume
 
     async def create_with_data(self, of: int = MIB, **more: Any) -> tuple[VolumeUnderTest, bytes]:
-        """One with data on it, in use at the first node; and the data."""
+        """Create a volume with data, published on the first node; returns it with the data."""
         volume, data = await self.create_and_publish(**more), self.random_data(of)
         await volume.write(volume.target(self.nodes[0]), data)
         return volume, data
 
     def require_second_node(self, volume: VolumeUnderTest) -> DriverSocket:
-        """The second node, if the volume can be reached from there."""
+        """The second node, if the volume can be used there. Raises NotSupported."""
         if len(self.nodes) < 2:
             raise NotSupported("it runs on one node only")
         second = self.nodes[1]
@@ -281,22 +289,22 @@ class SocketEnv:
     async def expect_error(
         self, codes: tuple[Code, ...], remote: DriverSocket, method: str, request: Message, when: str
     ) -> None:
-        """The call is refused with one of the codes, or the driver is wrong."""
+        """Raise CaseFailure unless the call fails with one of the codes."""
         names = " or ".join(code.name for code in codes)
         try:
             await remote.call_once(method, request)
         except CallError as error:
             if error.code not in codes:
                 raise CaseFailure(
-                    f"{method} {when}: {error.code.name} ({error.message}), demanded is {names}"
+                    f"{method} {when}: {error.code.name} ({error.message}), expected {names}"
                 ) from None
         else:
-            raise CaseFailure(f"{method} {when}: OK, demanded is {names}")
+            raise CaseFailure(f"{method} {when}: OK, expected {names}")
 
-    # --- the end of a case
+    # --- clean up
 
     async def clean(self) -> list[str]:
-        """Undo what a case left, by the calls that a cluster makes; what could not be undone, in words."""
+        """Undo what a case left, with the calls that a cluster makes; returns what failed."""
         self.around.clear()
         problems: list[str] = []
         for instance in self.instances:
@@ -316,7 +324,7 @@ class SocketEnv:
         return problems
 
     def _snapshot_deletions(self) -> Iterator[tuple[str, Message]]:
-        """How the snapshots that a case has made are removed."""
+        """The calls that delete the snapshots of a case."""
         for snapshot in self.snapshots:
             yield "DeleteSnapshot", v1.DeleteSnapshotRequest(snapshot_id=snapshot, secrets=self.secrets)
         for group in self.groups:
@@ -330,19 +338,21 @@ class SocketEnv:
             )
 
     async def recover(self) -> None:
-        """After a driver that does not answer, or does not start: from the beginning."""
+        """Kill and restart a driver that does not respond."""
         self.around.clear()
         for instance in self.instances:
             await instance.kill()
             await self.host.call(Path(instance.socket).unlink, missing_ok=True)
             try:
                 await instance.start()
-            except DriverStartError:  # on what it has kept; without it, the other cases can still be run
+            except (
+                DriverStartError
+            ):  # it does not start on its own state; delete that, so that the other cases can run
                 await instance.delete_state()
                 await instance.start()
 
     async def describe_wait(self) -> str:
-        return ""  # for the driver, whose open calls are known
+        return ""  # the driver's calls in flight are reported anyway
 
     def log_positions(self) -> dict[str, int]:
         return {instance.name: instance.log_size() for instance in self.instances}
@@ -351,7 +361,7 @@ class SocketEnv:
         return {i.name: i.log_tail(since=since.get(i.name, 0)) for i in self.instances}
 
     async def force_unmount(self) -> list[str]:
-        """By force, what is still mounted below the nodes' directories; the driver's own data is its own."""
+        """Unmount everything below the nodes' directories, but not the driver's own data."""
         return [t for node in self.nodes for t in await self.host.call(force_unmount_below, str(node.root))]
 
     def random_data(self, size: int = MIB) -> bytes:
@@ -360,7 +370,7 @@ class SocketEnv:
     async def expect_data(
         self, volume: VolumeUnderTest, path: str, data: bytes, when: str, *, section: str = ""
     ) -> None:
-        """What was written is what is read."""
+        """Raise CaseFailure unless the volume has the data."""
         found = await volume.read(path, len(data))
         require(
             checksum(found) == checksum(data),
@@ -380,11 +390,11 @@ def mounts_below(directory: str) -> list[str]:
 
 
 def force_unmount_below(directory: str) -> list[str]:
-    """What was still mounted, and is not any more."""
+    """Unmount by force; returns what was mounted."""
     found = mounts_below(directory)
     for target in reversed(found):
         with suppress(OSError):
-            copies.thaw(target)  # one that was killed may have frozen it, and nobody could reach it any more
+            copies.thaw(target)  # a killed driver may have left the file system frozen
         with suppress(OSError):
             unmount(target, detach=True)
     return found

@@ -1,4 +1,4 @@
-"""The objects that cases make, as a user would write them."""
+"""Manifests of the objects that cases create."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 from msgspec import structs
 
+from volplane.api.labels import HOSTNAME_LABEL
 from volplane.api.meta import Resource
 from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeSnapshotClass
 from volplane.api.storage import StorageClass, VolumeAttributesClass
 from volplane.cluster.apply import parse_object
 
 CLASS = "volplane-test"
-RESULTS = "/shelf"
+RESULTS = "/results"
 DATA = "/data"
 Manifest = dict[str, Any]
 _SECRETS = (
@@ -36,7 +37,7 @@ def classes(
     mutable: Mapping[str, str],
     secrets: Mapping[str, str],
 ) -> Iterator[Resource]:
-    """The driver's first class of each kind under our name, with more parameters and secrets."""
+    """Copies of the driver's first class of each kind, under our name, with parameters and secrets."""
     known = list(own)
     more, snapshots, groups = dict(parameters), dict[str, str](), dict[str, str]()
     if secrets:
@@ -89,7 +90,7 @@ def snapshot(name: str, claim: str) -> Manifest:
 
 
 def group(name: str, labels: Mapping[str, str]) -> Manifest:
-    """Of the claims that have the labels."""
+    """A group snapshot of the claims with these labels."""
     source = {"selector": {"matchLabels": dict(labels)}}
     return {
         "apiVersion": "groupsnapshot.storage.k8s.io/v1beta2",
@@ -112,8 +113,8 @@ def pod(
     sub_path: str = "",
     **more: Any,
 ) -> Manifest:
-    """Its container runs `script` with the volume at /data (or as /dev/data), and one before it `first`."""
-    places: Manifest = {"volumeMounts": [{"name": "shelf", "mountPath": RESULTS}]}
+    """A pod that runs `first` in an init container, then `script`, with the volume at /data or /dev/data."""
+    places: Manifest = {"volumeMounts": [{"name": "results", "mountPath": RESULTS}]}
     if block:
         places["volumeDevices"] = [{"name": "data", "devicePath": "/dev/data"}]
     else:
@@ -125,8 +126,8 @@ def pod(
         "automountServiceAccountToken": False,
         **({"initContainers": [_container("first", first, places)]} if first else {}),
         "containers": [_container("main", script, places)],
-        "volumes": [{"name": "data", **volume}, {"name": "shelf", "hostPath": {"path": results}}],
-        **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+        "volumes": [{"name": "data", **volume}, {"name": "results", "hostPath": {"path": results}}],
+        **({"nodeSelector": {HOSTNAME_LABEL: node}} if node else {}),
         **more,
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}

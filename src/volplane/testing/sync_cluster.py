@@ -1,8 +1,8 @@
-"""A cluster for tests that are no coroutines: it runs in a thread of its own, and is asked from outside.
+"""A cluster for synchronous tests: it runs in its own thread.
 
-All roles run in this process, so that every call to the driver can be seen, held, cut and doubled; the driver
-itself is a process in a container. The subtle thing is the end of a test: what it made is removed in the
-order in which a user would, and what stays is named.
+All roles run in this process, so that every call to the driver can be recorded, held, dropped and repeated;
+the driver itself is a process in a container. After a test its objects are deleted in the order in which a
+user would, and leftovers are reported.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.labels import HOSTNAME_LABEL
 from volplane.api.meta import Resource
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.api.storage import StorageClass, VolumeAttachment
@@ -30,7 +31,7 @@ from volplane.cluster.apply import parse_object
 from volplane.cluster.external_driver import ExternalDriver
 from volplane.cluster.single_process import Cluster, ClusterOptions
 from volplane.cluster.user_drivers import UserDrivers
-from volplane.csi.call_interceptor import CallInterceptor, CallRule, CsiCall, SendTwice, intercept_calls
+from volplane.csi.call_interceptor import CallInterceptor, CallRule, CsiCall, SendTwice
 from volplane.host import Host
 from volplane.host.mounts import read_table, unmount
 from volplane.testing.leftovers import Leftovers, release_devices
@@ -51,11 +52,11 @@ _WAIT = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 
 
 class WaitTimeout(AssertionError):
-    """Something that was to come true did not; says what, and what the cluster tells about it."""
+    """A condition did not become true in time; the message has the cluster's warnings."""
 
 
 class SyncCluster:
-    """What tests see of a cluster; every method waits until it is done."""
+    """The fixture `volplane_cluster`. Every method waits until it is done."""
 
     def __init__(self, cluster: Cluster, tap: CallInterceptor) -> None:
         self.cluster, self.tap = cluster, tap
@@ -67,11 +68,11 @@ class SyncCluster:
         self._first_call = 0
         self._leftovers = Leftovers(cluster, tap)
 
-    # --- life
+    # --- start and stop
 
     @classmethod
     def start(cls, driver: object, settings: Mapping[str, Any], directory: Path) -> SyncCluster:
-        """Raises what keeps the cluster from starting."""
+        """Start the cluster. Raises CannotStart and other errors of the start."""
         started: Future[SyncCluster] = Future()
         thread = threading.Thread(
             target=_run_thread, args=(cls, driver, settings, directory, started), daemon=True
@@ -80,14 +81,14 @@ class SyncCluster:
         try:
             handle = started.result()
         except BaseException:
-            started.cancel()  # whoever is interrupted here leaves nothing running
+            started.cancel()  # also on Ctrl-C
             thread.join()
             raise
         handle._thread = thread
         return handle
 
     def stop(self) -> None:
-        """Everything ends and is unmounted; the directory goes."""
+        """Stop everything, unmount, and delete the directory."""
         self._loop.call_soon_threadsafe(self._end.set)
         if self._thread is not None:
             self._thread.join()
@@ -96,7 +97,7 @@ class SyncCluster:
         await self._end.wait()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float = PATIENCE) -> T:
-        """A coroutine of yours in the cluster's loop, where `client` can be used."""
+        """Run your coroutine in the cluster's event loop, where it can use `client`."""
 
         async def within() -> T:
             async with asyncio.timeout(timeout):
@@ -110,7 +111,7 @@ class SyncCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """For kubectl and other clients."""
+        """The path of a kubeconfig for kubectl and other clients."""
         return self.cluster.layout.kubeconfig
 
     @property
@@ -127,7 +128,7 @@ class SyncCluster:
 
     @property
     def calls(self) -> list[CsiCall]:
-        """All calls to the driver since the test began, in the order of their start, secrets left out."""
+        """All calls to the driver since the test began, in the order of their start, without secrets."""
         return [call for call in self.tap.calls if call.number > self._first_call]
 
     def calls_to(self, *rpcs: str) -> list[CsiCall]:
@@ -135,7 +136,7 @@ class SyncCluster:
 
     @contextmanager
     def hold(self, rpc: str) -> Iterator[HeldCall]:
-        """The next call of that name stands still before it is sent, until the block ends or `release`."""
+        """Delay the next call of that name until the block ends or `release` is called."""
         rule = self._run_on_loop(lambda: self.tap.hold(rpc))
         try:
             yield HeldCall(self, rule)
@@ -143,18 +144,18 @@ class SyncCluster:
             self._run_on_loop(lambda: self.tap.remove_rule(rule))
 
     def cut(self, rpc: str, *, after: bool = False, times: int = 1) -> InjectedFault:
-        """The caller of the next call gets UNAVAILABLE: it was not sent, or (`after`) its answer is lost."""
+        """The next caller gets UNAVAILABLE: the call is not sent, or (`after`) its answer is dropped."""
         return InjectedFault(self, self._run_on_loop(lambda: self.tap.cut(rpc, after=after, times=times)))
 
     def delay(self, rpc: str, seconds: float, times: int = 1) -> InjectedFault:
         return InjectedFault(self, self._run_on_loop(lambda: self.tap.delay(rpc, seconds, times)))
 
     def repeat(self, rpc: str, times: int = 1) -> InjectedFault:
-        """The next call is sent again after its answer; the caller gets the second one."""
+        """Send the next call a second time after its answer; the caller gets the second answer."""
         return InjectedFault(self, self._run_on_loop(lambda: self.tap.send_twice(rpc, times)))
 
     def kill_at(self, rpc: str, *, after: bool = False) -> InjectedFault:
-        """All instances of the driver are killed (-9) when that call is made, or once it is answered."""
+        """Kill all instances of the driver (SIGKILL) when that call is made, or (`after`) answered."""
 
         async def kill(call: CsiCall) -> None:
             await self._kill_driver()
@@ -163,7 +164,7 @@ class SyncCluster:
         return InjectedFault(self, self._run_on_loop(lambda: rule(rpc, kill)))
 
     def kill_driver(self, node: str = "") -> int:
-        """kill -9 of the driver's instances, on one node or on all; how many there were."""
+        """Kill the driver's instances (SIGKILL), on one node or on all; returns their number."""
         return self.run(self._kill_driver(node))
 
     async def _kill_driver(self, node: str = "") -> int:
@@ -176,7 +177,7 @@ class SyncCluster:
     # --- nodes
 
     def crash(self, node: str) -> None:
-        """The node loses power: its kubelet, its containers and its mounts are gone. `revive` starts it."""
+        """Simulate a power loss of the node: kubelet, containers and mounts are gone. `revive` starts it."""
         self.run(self.cluster.crash(node))
 
     def revive(self, node: str) -> None:
@@ -194,7 +195,7 @@ class SyncCluster:
         source: ClaimHandle | SnapshotHandle | None = None,
         **spec: Any,
     ) -> ClaimHandle:
-        """A claim of the driver's class, empty or made from another claim or a snapshot."""
+        """Create a claim of the driver's class, empty or from another claim or a snapshot."""
         wanted: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": size}}, **spec}
         if block:
             wanted["volumeMode"] = "Block"
@@ -208,7 +209,7 @@ class SyncCluster:
     def pod(
         self, claim: ClaimHandle, *, node: str = "", readonly: bool = False, wait: bool = True, **spec: Any
     ) -> RunningPod:
-        """A pod with the claim's volume at /data, or as /dev/data; running, unless told not to wait."""
+        """Create a pod with the claim's volume at /data, or as /dev/data, and (`wait`) wait until it runs."""
         container: dict[str, Any] = {"name": "main", "image": "busybox", "command": ["sh", "-c", _WAIT]}
         if claim.block:
             container["volumeDevices"] = [{"name": "data", "devicePath": DEVICE}]
@@ -220,7 +221,7 @@ class SyncCluster:
             "automountServiceAccountToken": False,
             "containers": [container],
             "volumes": [volume],
-            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+            **({"nodeSelector": {HOSTNAME_LABEL: node}} if node else {}),
             **spec,
         }
         made = RunningPod(self, self.make("v1", "Pod", "pod", spec=wanted).name)
@@ -229,7 +230,7 @@ class SyncCluster:
         return made
 
     def make(self, api_version: str, kind: str, prefix: str, **fields: Any) -> Any:
-        """Any object, removed after the test; its name is the prefix and a number."""
+        """Create any object; it is deleted after the test. Its name is the prefix and a number."""
         name = f"{prefix}-{next(self._numbers)}"
         meta = {"name": name, "namespace": NAMESPACE}
         obj = parse_object({"apiVersion": api_version, "kind": kind, "metadata": meta, **fields})
@@ -239,7 +240,7 @@ class SyncCluster:
     # --- waiting
 
     def until(self, kind: type[R], holds: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
-        """By watching. Raises TooLate, with what the cluster tells."""
+        """Watch until `holds()`. Raises WaitTimeout with the cluster's warnings."""
         try:
             self.run(until(self.client, kind, holds), timeout)
         except TimeoutError:
@@ -252,7 +253,7 @@ class SyncCluster:
         return self.run(get_object())
 
     def diagnostics(self) -> str:
-        """Warnings of the cluster, and the last calls to the driver."""
+        """The cluster's warnings, and the last calls to the driver."""
         events = self.run(self.client.list(Event, NAMESPACE))
         words = [
             f"  {e.involved_object.name}: {e.reason}: {e.message}" for e in events if e.type == "Warning"
@@ -273,7 +274,7 @@ class SyncCluster:
         self._first_call = self.tap.calls[-1].number if self.tap.calls else 0
 
     def clean(self) -> list[str]:
-        """Remove what the test has made; what is left then, in words."""
+        """Delete the objects of the test; returns what is left."""
         self._run_on_loop(self.tap.remove_rules)
         for member in self.cluster.members:
             if member.name not in self.cluster.nodes:
@@ -298,7 +299,7 @@ class SyncCluster:
         self.until(kind, lambda: not _without_retained(cache.all()), f"every {kind.__name__} is gone")
 
     def remove(self, kind: type[Resource], *names: str) -> None:
-        """Until they are gone."""
+        """Delete the objects, and wait until they are gone."""
         if not names:
             return
         for name in names:
@@ -308,12 +309,12 @@ class SyncCluster:
         self.until(kind, lambda: not any(cache.get(name, NAMESPACE) for name in names), what)
 
     def leftovers(self) -> list[str]:
-        """Mounts and devices of volumes, and what the driver lists that no object of the cluster is for."""
+        """Mounts and devices of volumes, and what the driver lists without an object in the cluster."""
         return self.run(self._leftovers.find())
 
 
 class InjectedFault:
-    """What was put in the way of calls; `reached` waits until one has come to it."""
+    """A disturbance of calls; `wait_for_call` waits until a call is affected."""
 
     def __init__(self, handle: SyncCluster, rule: CallRule) -> None:
         self._handle, self._rule = handle, rule
@@ -322,8 +323,10 @@ class InjectedFault:
         try:
             return self._handle.run(self._rule.wait_for_call(), timeout)
         except TimeoutError:
-            told = self._handle.diagnostics()
-            raise WaitTimeout(f"{self._rule.method} was not called within {timeout:g} s\n{told}") from None
+            diagnostics = self._handle.diagnostics()
+            raise WaitTimeout(
+                f"{self._rule.method} was not called within {timeout:g} s\n{diagnostics}"
+            ) from None
 
     @property
     def calls(self) -> list[CsiCall]:
@@ -331,7 +334,7 @@ class InjectedFault:
 
     @property
     def answers(self) -> list[tuple[Any, Any]]:
-        """Of calls that were sent twice: both answers of each."""
+        """Both answers of each call that was sent twice."""
         return list(self._rule.answers) if isinstance(self._rule, SendTwice) else []
 
 
@@ -341,7 +344,7 @@ class HeldCall(InjectedFault):
 
 
 def _without_retained(objects: Iterable[Resource]) -> list[Resource]:
-    """Without volumes that are to stay when their claims go."""
+    """The objects without volumes that are retained when their claims are deleted."""
 
     def is_retained(obj: Resource) -> bool:
         return isinstance(obj, PersistentVolume) and obj.spec.persistent_volume_reclaim_policy == "Retain"
@@ -350,7 +353,7 @@ def _without_retained(objects: Iterable[Resource]) -> list[Resource]:
 
 
 def resolve_driver(driver: object, directory: Path) -> ExternalDriver | None:
-    """What the fixture `csi_driver` says. Raises BadGuest."""
+    """The driver of the fixture `csi_driver`. Raises InvalidDriver."""
     match driver:
         case None:
             return None
@@ -360,7 +363,7 @@ def resolve_driver(driver: object, directory: Path) -> ExternalDriver | None:
             return external_driver.read_driver_file(driver)
         case str():
             return external_driver.from_command(driver, directory)
-    raise TypeError(f"csi_driver is a command, a Path, a Guest or None, not {driver!r}")
+    raise TypeError(f"csi_driver must be a command, a Path, an ExternalDriver or None, not {driver!r}")
 
 
 def _run_thread(
@@ -382,7 +385,7 @@ def _run_thread(
 
 
 def _remove_directory(place: Path) -> None:
-    """With what a test has left mounted there; a directory with a mount in it is never removed."""
+    """Unmount what a test has left there; a directory with a mount is never removed."""
     for entry in reversed(list(read_table().under(str(place)))):
         unmount(entry.target, detach=True)
     if not read_table().under(str(place)):
@@ -400,15 +403,18 @@ async def _run_cluster(
     found = resolve_driver(driver, directory)
     brought = UserDrivers(drivers=(found,), builtin=False) if found else UserDrivers()
     host = Host()
-    with intercept_calls() as tap:
-        try:
-            async with Cluster(ClusterOptions(data_dir=str(place / "c"), **settings), brought) as cluster:
-                await cluster.wait_ready()
-                for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):
-                    await cluster.client.cache(kind).wait_synced()
-                handle = cls(cluster, tap)
-                started.set_result(handle)
-                await handle.wait_for_stop()
-        finally:
-            await release_devices(host, place, tap.calls)
-            await host.close()
+    tap = CallInterceptor()
+    try:
+        async with Cluster(
+            ClusterOptions(data_dir=str(place / "c"), **settings), brought, interceptor=tap
+        ) as cluster:
+            await cluster.wait_ready()
+            for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):
+                await cluster.client.cache(kind).wait_synced()
+            handle = cls(cluster, tap)
+            started.set_result(handle)
+            await handle.wait_for_stop()
+    finally:
+        tap.remove_rules()
+        await release_devices(host, place, tap.calls)
+        await host.close()

@@ -1,7 +1,7 @@
-"""A volume under test: its life in calls, and where it is at each moment.
+"""A volume under test: its calls, and where it is attached, staged and published.
 
-Paths are those that a kubelet would choose, below the node's directory. The caller makes the staging
-directory and the target's parent, the driver the target itself, as the specification divides it.
+Paths are those of a kubelet, below the node's directory. As the specification says, the caller creates the
+staging directory and the target's parent, and the driver creates the target.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from volplane.csi.outcome import CallError, Code
 if TYPE_CHECKING:
     from volplane.testing.socket_env import DriverSocket, SocketEnv
 
-BLOCK_OFFSET = 1 << 20  # where data goes on a raw device
+BLOCK_OFFSET = 1 << 20  # position of the data on a raw device
 
 
 class VolumeUnderTest:
     def __init__(
-        self, bench: SocketEnv, request: v1.CreateVolumeRequest, capability: v1.VolumeCapability
+        self, env: SocketEnv, request: v1.CreateVolumeRequest, capability: v1.VolumeCapability
     ) -> None:
-        self.bench, self.request, self.capability = bench, request, capability
+        self.env, self.request, self.capability = env, request, capability
         self.made = v1.Volume()
         self.attached: dict[str, tuple[DriverSocket, dict[str, str]]] = {}
         self.staged: dict[str, DriverSocket] = {}  # by path
@@ -49,7 +49,7 @@ class VolumeUnderTest:
             node_id=node.id,
             volume_capability=self.capability,
             readonly=readonly,
-            secrets=self.bench.secrets,
+            secrets=self.env.secrets,
             volume_context=self.made.volume_context,
         )
 
@@ -59,7 +59,7 @@ class VolumeUnderTest:
             publish_context=self.context(node),
             staging_target_path=self.staging(node),
             volume_capability=self.capability,
-            secrets=self.bench.secrets,
+            secrets=self.env.secrets,
             volume_context=self.made.volume_context,
         )
 
@@ -69,11 +69,11 @@ class VolumeUnderTest:
         return v1.NodePublishVolumeRequest(
             volume_id=self.id,
             publish_context=self.context(node),
-            staging_target_path=self.staging(node) if self.bench.capabilities.has("stage") else "",
+            staging_target_path=self.staging(node) if self.env.capabilities.has("stage") else "",
             target_path=target,
             volume_capability=self.capability,
             readonly=readonly,
-            secrets=self.bench.secrets,
+            secrets=self.env.secrets,
             volume_context=self.made.volume_context,
         )
 
@@ -81,9 +81,9 @@ class VolumeUnderTest:
         return self.attached[node.id][1] if node.id in self.attached else {}
 
     def staging(self, node: DriverSocket) -> str:
-        """As a kubelet lays it out; the directory of a raw device differs, but not in what it is for."""
+        """The kubelet's staging path; raw devices have another one with the same purpose."""
         name = hashlib.sha256((self.id or self.request.name).encode()).hexdigest()
-        parts = ("plugins", "kubernetes.io", "csi", self.bench.capabilities.name, name, "globalmount")
+        parts = ("plugins", "kubernetes.io", "csi", self.env.capabilities.name, name, "globalmount")
         path = node.root.joinpath(*parts)
         path.mkdir(parents=True, exist_ok=True)
         return str(path)
@@ -95,30 +95,30 @@ class VolumeUnderTest:
         path.parent.mkdir(parents=True, exist_ok=True)
         return str(path)
 
-    # --- forward
+    # --- create, attach, stage, publish
 
     async def create(self) -> v1.Volume:
-        reply = await self.bench.controller.call("CreateVolume", self.request)
+        reply = await self.env.controller.call("CreateVolume", self.request)
         self.made = reply.volume
         return self.made
 
     async def attach(self, node: DriverSocket, *, readonly: bool = False) -> dict[str, str]:
-        if not self.bench.capabilities.has("attach"):
+        if not self.env.capabilities.has("attach"):
             return {}
         request = self.publish_request(node, readonly=readonly)
         self.attached.setdefault(node.id, (node, {}))
-        reply = await self.bench.controller.call("ControllerPublishVolume", request)
+        reply = await self.env.controller.call("ControllerPublishVolume", request)
         self.attached[node.id] = (node, dict(reply.publish_context))
         return dict(reply.publish_context)
 
     async def stage(self, node: DriverSocket) -> None:
-        if self.bench.capabilities.has("stage"):
+        if self.env.capabilities.has("stage"):
             request = self.stage_request(node)
             self.staged[request.staging_target_path] = node
             await node.call("NodeStageVolume", request)
 
     async def publish(self, node: DriverSocket, pod: str = "a", *, readonly: bool = False) -> str:
-        """The path at which the pod would see it."""
+        """Publish the volume; returns the target path."""
         target = self.target(node, pod)
         self.targets[target] = node
         await node.call("NodePublishVolume", self.mount_request(node, target, readonly=readonly))
@@ -129,7 +129,7 @@ class VolumeUnderTest:
         await self.stage(node)
         return await self.publish(node)
 
-    # --- back
+    # --- unpublish, unstage, detach, delete
 
     async def unpublish(self, node: DriverSocket, pod: str = "a") -> None:
         await self._unpublish(node, self.target(node, pod))
@@ -143,22 +143,22 @@ class VolumeUnderTest:
         await self._unstage(node, self.staging(node))
 
     async def _unstage(self, node: DriverSocket, path: str) -> None:
-        if self.bench.capabilities.has("stage"):
+        if self.env.capabilities.has("stage"):
             request = v1.NodeUnstageVolumeRequest(volume_id=self.id, staging_target_path=path)
             await node.call("NodeUnstageVolume", request)
             self.staged.pop(path, None)
 
     async def detach(self, node: DriverSocket) -> None:
-        if self.bench.capabilities.has("attach"):
+        if self.env.capabilities.has("attach"):
             request = v1.ControllerUnpublishVolumeRequest(
-                volume_id=self.id, node_id=node.id, secrets=self.bench.secrets
+                volume_id=self.id, node_id=node.id, secrets=self.env.secrets
             )
-            await self.bench.controller.call("ControllerUnpublishVolume", request)
+            await self.env.controller.call("ControllerUnpublishVolume", request)
             self.attached.pop(node.id, None)
 
     async def delete(self) -> None:
-        request = v1.DeleteVolumeRequest(volume_id=self.id, secrets=self.bench.secrets)
-        await self.bench.controller.call("DeleteVolume", request)
+        request = v1.DeleteVolumeRequest(volume_id=self.id, secrets=self.env.secrets)
+        await self.env.controller.call("DeleteVolume", request)
         self.made, self.deleted = v1.Volume(), True
 
     async def unpublish_unstage_detach(self, node: DriverSocket) -> None:
@@ -171,7 +171,7 @@ class VolumeUnderTest:
         await self.delete()
 
     async def remove(self) -> list[str]:
-        """Whatever state it is in; what did not work, in words."""
+        """Remove the volume in any state; returns what failed."""
         problems: list[str] = []
         if not self.id:
             return await self._remove_unknown()
@@ -183,35 +183,35 @@ class VolumeUnderTest:
             problems += await _try_call(node, "NodeUnstageVolume", stage)
         for node, _ in list(self.attached.values()):
             detach = v1.ControllerUnpublishVolumeRequest(
-                volume_id=self.id, node_id=node.id, secrets=self.bench.secrets
+                volume_id=self.id, node_id=node.id, secrets=self.env.secrets
             )
-            problems += await _try_call(self.bench.controller, "ControllerUnpublishVolume", detach)
-        delete = v1.DeleteVolumeRequest(volume_id=self.id, secrets=self.bench.secrets)
-        return problems + await _try_call(self.bench.controller, "DeleteVolume", delete)
+            problems += await _try_call(self.env.controller, "ControllerUnpublishVolume", detach)
+        delete = v1.DeleteVolumeRequest(volume_id=self.id, secrets=self.env.secrets)
+        return problems + await _try_call(self.env.controller, "DeleteVolume", delete)
 
     async def _remove_unknown(self) -> list[str]:
-        """Its CreateVolume was disturbed: asked again it is known, and can be deleted."""
+        """Repeat a disturbed CreateVolume to learn the volume's id, and delete it."""
         if self.deleted:
             return []
         try:
-            reply = await self.bench.controller.call_until_settled("CreateVolume", self.request)
+            reply = await self.env.controller.call_until_settled("CreateVolume", self.request)
         except CallError:
-            return []  # what it refuses now it has not made before
-        delete = v1.DeleteVolumeRequest(volume_id=reply.volume.volume_id, secrets=self.bench.secrets)
-        return await _try_call(self.bench.controller, "DeleteVolume", delete)
+            return []  # the volume was never created
+        delete = v1.DeleteVolumeRequest(volume_id=reply.volume.volume_id, secrets=self.env.secrets)
+        return await _try_call(self.env.controller, "DeleteVolume", delete)
 
     # --- data
 
     async def write(self, path: str, data: bytes, name: str = "data") -> None:
-        """Onto the disk, not into its cache."""
-        await self.bench.host.call(_write, path, data, "" if self.block else name)
+        """Write and sync."""
+        await self.env.host.call(_write, path, data, "" if self.block else name)
 
     async def read(self, path: str, size: int = 1 << 20, name: str = "data") -> bytes:
-        return await self.bench.host.call(_read, path, size, "" if self.block else name)
+        return await self.env.host.call(_read, path, size, "" if self.block else name)
 
 
 def _write(path: str, data: bytes, name: str) -> None:
-    """A file of the volume; without a name the device itself."""
+    """Write a file of the volume; without a name, the device itself."""
     flags = os.O_WRONLY | (os.O_CREAT | os.O_TRUNC if name else 0)
     descriptor = os.open(os.path.join(path, name) if name else path, flags, 0o644)
     try:

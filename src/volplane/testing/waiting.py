@@ -1,4 +1,4 @@
-"""Waiting for something to be true of a cluster's objects: by watching, never by looking again and again."""
+"""Wait for a condition on a cluster's objects by watching them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=Resource)
 
 
 async def until(client: Client, kind: type[T], holds: Callable[[], object]) -> None:
-    """Until it holds; it is asked whenever an object of the kind has changed."""
+    """Wait until `holds()`; it is called whenever an object of the kind has changed."""
     changed = asyncio.Event()
     cache = client.cache(kind)
     await cache.wait_synced()

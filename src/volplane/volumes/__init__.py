@@ -1,5 +1,4 @@
-"""The kinds of volumes a pod can have, one small class each.
+"""Volume plugins, one class per kind of volume.
 
-A plugin makes a volume appear at a pod's path and takes it away again. When that may happen is the node's
-business.
+A plugin mounts a volume at a pod's path and unmounts it. The kubelet's volume manager decides when.
 """

@@ -1,7 +1,7 @@
-"""Volumes that are files from the API: what their four kinds have in common.
+"""Volumes whose files come from the API: what configMap, secret, projected and downwardAPI share.
 
-A kind says which files there are; writing them at once, refreshing them when the objects change and taking
-them away is done here. Secrets never touch a disk: all but config maps are written to memory.
+A plugin says which files there are; they are written atomically here. Secrets are never written to disk: all
+but ConfigMaps go to a tmpfs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ApiVolumePlugin(VolumePlugin):
         except APIError as error:
             raise TransientOperationError(str(error)) from error
         try:
-            await self.run_in_thread(_write, self.path(spec), files, spec.group, self.in_memory)
+            await self.run_in_thread(_write, self.path(spec), files, spec.fs_group, self.in_memory)
         except InvalidVolumePath as error:
             raise VolumeOperationError(str(error)) from error
 
@@ -54,7 +54,7 @@ def _write(path: str, files: Mapping[str, VolumeFile], group: int | None, in_mem
 def select_files(
     data: Mapping[str, bytes], items: Iterable[KeyToPath], mode: int | None, *, of: str, optional: bool
 ) -> dict[str, VolumeFile]:
-    """The keys as files: all of them, or those that `items` names, each at its path."""
+    """The keys as files: all of them, or those in `items`, each at its path."""
     common = DEFAULT_MODE if mode is None else mode
     chosen = tuple(items)
     if not chosen:

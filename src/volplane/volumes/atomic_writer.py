@@ -1,8 +1,8 @@
-"""Files that change all at once: readers see the old set or the new one, never a mixture.
+"""Atomic updates of a set of files: readers see the old set or the new one, never a mixture.
 
-The files stand in a directory of their own, `..data` is a symlink to it, and every visible name is a symlink
-through `..data`. One rename of that symlink switches all of them. Programs in containers rely on an inotify
-watch on `..data`, so the names are part of the contract. Blocking; plugins run it in the host's executor.
+The files are in a directory of their own, `..data` is a symlink to it, and every visible name is a symlink
+through `..data`. One rename of that symlink switches all files. Programs in containers watch `..data` with
+inotify, so these names are part of the contract. Blocking: plugins call it in a thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class VolumeFile(Struct, frozen=True):
 
 
 class InvalidVolumePath(ValueError):
-    """A path that would leave the volume, or collide with the writer's own names."""
+    """A path that leaves the volume, or collides with the writer's own names."""
 
 
 def validate_path(path: str) -> str:
@@ -42,11 +42,11 @@ def validate_path(path: str) -> str:
 
 
 def write_files(directory: str, files: Mapping[str, VolumeFile], *, group: int | None = None) -> bool:
-    """Make `directory` show exactly `files`; False when it already did."""
+    """Make `directory` show exactly `files`; False if it did already."""
     wanted = {validate_path(path): file for path, file in files.items()}
     current = _current(directory)
     if current is not None and _same(current, wanted, group):
-        _link_names(directory, wanted)  # a crash may have come between the switch and the links
+        _link_names(directory, wanted)  # a crash may have come between the rename and the links
         return False
     fresh = _fresh_directory(directory)
     for path, file in wanted.items():
@@ -91,7 +91,7 @@ def _fresh_directory(directory: str) -> str:
     moment = clock.wall().strftime("%Y_%m_%d_%H_%M_%S")
     fresh = os.path.join(directory, f"..{moment}.{secrets.randbelow(10**9):09d}")
     os.mkdir(fresh)
-    os.chmod(fresh, 0o755)  # whatever the umask is
+    os.chmod(fresh, 0o755)  # independent of the umask
     return fresh
 
 
@@ -106,7 +106,7 @@ def _write_file(path: str, file: VolumeFile, group: int | None) -> None:
 
 
 def _mode(file: VolumeFile, group: int | None) -> int:
-    # A volume with an fsGroup is readable by that group, whatever the manifest's mode says.
+    # A volume with an fsGroup is readable by that group, whatever mode the manifest has.
     return file.mode | (0o440 if group is not None else 0)
 
 
@@ -120,7 +120,7 @@ def _own(fresh: str, group: int | None) -> None:
 def _switch(directory: str, fresh: str) -> None:
     temporary = os.path.join(directory, TEMPORARY_LINK)
     with suppress(FileNotFoundError):
-        os.unlink(temporary)  # left by a crash
+        os.unlink(temporary)  # of before a crash
     os.symlink(fresh, temporary)
     os.rename(temporary, os.path.join(directory, DATA_LINK))
 

@@ -1,8 +1,9 @@
-"""What every kind of volume offers the node, and what it is told about the volume.
+"""The interface of volume plugins, and the values that the volume manager passes to them.
 
-`Spec` is a wanted volume, resolved from the API; `Place` is a volume that may be there, and holds no more
-than the disk can tell after a restart. So whatever makes a volume takes a Spec, and whatever removes one
-takes a Place. Every method may run twice: the node repeats what a crash interrupted.
+A `PodVolumeSpec` is a volume that a pod needs, as resolved from the API. A `PodVolumeRef` or
+`StagedVolumeRef` is a volume that may be mounted, with no more than the disk shows after a restart. So
+methods that mount take a spec, and methods that unmount take a ref. Every method may be called twice: the
+kubelet repeats what a crash interrupted.
 """
 
 from __future__ import annotations
@@ -22,72 +23,76 @@ from volplane.host import mounts as mounting
 
 
 class VolumeOperationError(Exception):
-    """The volume is not there, and nothing of it was left behind."""
+    """The operation failed for good, and nothing is left behind."""
 
 
 class UncertainProgressError(VolumeOperationError):
-    """Something may be there, or may still come to be there."""
+    """The operation may still be running, or may have left something behind."""
 
 
 class TransientOperationError(VolumeOperationError):
-    """Nothing was even tried: the state is what it was before."""
+    """The operation was not started: nothing has changed."""
+
+
+class NotAttachedError(TransientOperationError):
+    """The volume is not attached to this node; reported as WaitForAttach."""
 
 
 class InfeasibleExpansionError(VolumeOperationError):
-    """This size will never be reached."""
+    """The volume cannot be expanded to this size."""
 
 
 class InUseExpansionError(VolumeOperationError):
-    """It cannot be done while pods use the volume, and must not keep them from using it."""
+    """The volume cannot be expanded while pods use it. That must not keep pods from using it."""
 
 
 class PodVolumeSpec(Struct, frozen=True):
     """One volume of one pod, as the API server describes it."""
 
     plugin: str
-    unique: str  # across the node; in volumesInUse where it is attachable
+    unique_name: str  # on this node; in volumesInUse if it is attachable
     name: str  # the persistent volume's name, or the volume's name in the pod
     pod: Pod
     source: Volume
     claim: PersistentVolumeClaim | None = None
     volume: PersistentVolume | None = None
     readonly: bool = False
-    label: str = ""  # of SELinux, with which it is mounted
+    selinux_label: str = ""  # with which it is mounted
 
     @property
-    def place(self) -> PodVolumeRef:
+    def ref(self) -> PodVolumeRef:
         owner = f"pod/{self.pod.namespace}/{self.pod.name}"
-        return PodVolumeRef(self.plugin, self.unique, self.name, self.pod.uid, owner, self.label)
+        return PodVolumeRef(self.plugin, self.unique_name, self.name, self.pod.uid, owner, self.selinux_label)
 
     @property
-    def group(self) -> int | None:
+    def fs_group(self) -> int | None:
         """The pod's fsGroup."""
         context = self.pod.spec.security_context
         return context.fs_group if context else None
 
 
 class PodVolumeRef(Struct, frozen=True):
-    """One pod's volume as far as it can be taken down."""
+    """One pod's volume: what is needed to unmount it."""
 
     plugin: str
-    unique: str
+    unique_name: str
     name: str
     pod: str  # uid
-    owner: str = ""  # the pod as the journey knows it: pod/<namespace>/<name>
-    label: str = ""  # of SELinux, with which it was mounted
+    owner: str = ""  # the pod as traces name it: pod/<namespace>/<name>
+    selinux_label: str = ""  # with which it was mounted
 
 
 class StagedVolumeRef(Struct, frozen=True):
-    """Something staged once for all pods of a node."""
+    """A volume that is staged once for all pods of a node."""
 
     plugin: str
-    unique: str
+    unique_name: str
     name: str = ""  # of the persistent volume, where that is known
-    label: str = ""  # of SELinux, with which it was staged
+    selinux_label: str = ""  # with which it was staged
 
 
 class VolumeMetrics(Struct, frozen=True):
-    """How full a volume is, as far as its driver says so, and whether anything is wrong with it."""
+    """Usage and health of a volume as its driver reports them; None: not reported."""
 
     capacity: int | None = None
     available: int | None = None
@@ -100,7 +105,7 @@ class VolumeMetrics(Struct, frozen=True):
 
 
 class EventWording(Struct, frozen=True):
-    """What users of this kind of volume read in events."""
+    """The words for this kind of volume in events."""
 
     operation: str
     stage: str
@@ -115,112 +120,137 @@ ReferencedObject = tuple[type[ConfigMap] | type[Secret], str, str]  # kind, name
 
 
 class NodeContext(Struct):
-    """The node a plugin works for."""
+    """What a plugin may use of its node."""
 
     node: str
     host: Host
     paths: NodePaths
     client: Client
     allocatable: Callable[[], Mapping[str, str]] = dict
-    warn: Callable[[Pod, str, str], None] = lambda pod, reason, message: None  # an event of the pod
-    subpaths: set[str] = field(default_factory=set)  # pods that have bind mounts of parts of volumes
-    gates: Mapping[str, bool] = {}  # upstream's feature gates, where they differ
-    retry_max: float = 122.0  # seconds; the longest pause between two tries
-    token_max_age: float = 86_400.0  # at which a token is renewed, however long it lives
-    ownership_notice: float = 30.0  # after which a change of ownership is told; then twice as long
+    warn: Callable[[Pod, str, str], None] = lambda pod, reason, message: None  # records an event of the pod
+    subpaths: set[str] = field(default_factory=set)  # uids of pods with subPath mounts
+    gates: Mapping[str, bool] = {}  # feature gates that differ from their default
+    retry_max: float = 122.0  # seconds; the longest backoff
+    token_max_age: float = 86_400.0  # seconds after which a token is renewed, however long it is valid
+    ownership_notice: float = 30.0  # seconds before an event reports a slow ownership change
 
 
 class VolumePlugin:
+    """One kind of volume. `publish` and `unpublish` are called for each pod.
+
+    `stage` and `unstage` are called once for all pods, and only if `needs_stage`. Errors are
+    `VolumeOperationError` (final), `UncertainProgressError` or `TransientOperationError`; the volume manager
+    decides by them what may be mounted.
+    """
+
     name: ClassVar[str]
     wording: ClassVar[EventWording] = MOUNT_WORDING
     supports_mount_options: ClassVar[bool] = False
 
-    def __init__(self, site: NodeContext) -> None:
-        self.context = site
+    def __init__(self, context: NodeContext) -> None:
+        self.context = context
+
+    # --- which volumes
 
     def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
+        """Whether the plugin is for this volume of a pod, or for this persistent volume behind its claim."""
         raise NotImplementedError
 
     def unique_name(self, pod: Pod, name: str, volume: PersistentVolume | None) -> str:
-        """A volume that is neither attached nor staged belongs to its pod alone."""
+        """The name of the volume on this node. Without attach and stage each pod has a volume of its own."""
         return f"{self.name}/{pod.uid}-{name}"
 
     def is_readonly(self, source: Volume, volume: PersistentVolume | None) -> bool:
-        """What the source itself says; the claim's readOnly is the node's to add."""
+        """Whether the source says so. The readOnly of a claim's reference is added by the caller."""
         return False
 
     def needs_attach(self, spec: PodVolumeSpec) -> bool:
+        return False
+
+    def may_be_attached(self, unique_name: str) -> bool:
+        """Whether a volume that was found on disk after a restart may be attached."""
+        return False
+
+    def may_use_driver(self, unique_name: str, driver: str) -> bool:
+        """Whether the volume may belong to a driver that has just been registered."""
         return False
 
     def needs_stage(self, spec: PodVolumeSpec) -> bool:
         return False
 
     def requires_remount(self, spec: PodVolumeSpec) -> bool:
-        """Whether a volume that is mounted must be published again from time to time."""
+        """Whether a mounted volume must be published again from time to time."""
         return False
 
     async def selinux_label(self, spec: PodVolumeSpec) -> str:
-        """The SELinux label that the mount is to have, "" for none. Raises selinux.Conflict."""
+        """The SELinux label of the mount, "" for none. Raises SELinuxLabelConflict."""
         return ""
 
     def referenced_objects(self, spec: PodVolumeSpec) -> Iterable[ReferencedObject]:
-        """The objects whose change makes the content stale."""
+        """The ConfigMaps and Secrets that the volume shows: it is published again when they change."""
         return ()
 
     def path(self, spec: PodVolumeSpec) -> str:
-        """Where the pod's containers find it, on this machine."""
+        """The path on this machine that is mounted into the pod's containers."""
         return self.directory(spec.pod.uid, spec.name)
+
+    # --- mount
 
     async def stage(self, spec: PodVolumeSpec) -> None:
         raise NotImplementedError
 
     async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
-        """`again`: it is mounted and in use; a failure must leave it so."""
+        """`again`: the pod uses the mount already, and keeps it if this fails."""
         raise NotImplementedError
 
     def success_messages(self, spec: PodVolumeSpec) -> list[str]:
-        """What its user is told when it is there, an event each."""
+        """Texts of the events after a mount."""
         return []
 
     async def requires_node_expansion(self, spec: PodVolumeSpec) -> bool:
-        """Whether what is on a disk that has grown is the node's to enlarge."""
+        """Whether the node has to expand the volume after its disk has grown."""
         return False
 
     async def expand(self, spec: PodVolumeSpec, size: int) -> None:
-        """What the pod has mounted takes up `size` bytes. Raises Infeasible, NotInUse, or as publish does."""
+        """Expand what the pod has mounted to `size` bytes.
+
+        Raises InfeasibleExpansionError, InUseExpansionError, or what `publish` raises.
+        """
         raise NotImplementedError
 
     async def read_metrics(self, spec: PodVolumeSpec) -> VolumeMetrics | None:
-        """None if nobody can tell."""
+        """None if the driver does not report them."""
         return None
 
-    async def unpublish(self, place: PodVolumeRef) -> None:
-        await self.run_in_thread(remove_volume, self.directory(place.pod, place.name))
+    # --- unmount
 
-    async def unpublish_keeping_data(self, place: PodVolumeRef) -> None:
-        """Take the mount away but not what the pod has put there: it will run again."""
-        await self.unpublish(place)
+    async def unpublish(self, ref: PodVolumeRef) -> None:
+        await self.run_in_thread(remove_volume, self.directory(ref.pod, ref.name))
+
+    async def unpublish_keeping_data(self, ref: PodVolumeRef) -> None:
+        """Unmount, but keep what the pod has written: it will run again."""
+        await self.unpublish(ref)
 
     async def unstage(self, device: StagedVolumeRef) -> None:
         raise NotImplementedError
 
     def forget_pod(self, pod: str) -> None:
-        """The pod is gone: what was kept for it in memory may go."""
+        """Drop what is kept in memory for the pod."""
 
-    # After a restart
+    # --- after a restart
 
     async def reconstruct(self, pod: str, name: str) -> PodVolumeRef:
-        """The volume behind a directory of this plugin that an earlier life has left."""
+        """The volume behind a directory that was left before the restart."""
         return PodVolumeRef(self.name, f"{self.name}/{pod}-{name}", name, pod)
 
     async def find_other_volumes(self) -> list[tuple[str, str]]:
-        """(pod, volume) of what is found elsewhere than below the pods' `volumes` directories."""
+        """(pod, volume) of mounts that leave no directory below the pods' `volumes` directories."""
         return []
 
     async def find_staged_volumes(self) -> list[StagedVolumeRef]:
         return []
 
-    # Conveniences
+    # --- helpers
 
     def directory(self, pod: str, name: str) -> str:
         return self.context.paths.real(self.context.paths.volume(pod, self.name, name))
@@ -231,13 +261,13 @@ class VolumePlugin:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """With its parents; the mode counts whatever the umask is."""
+    """With its parents. The mode does not depend on the umask."""
     os.makedirs(path, exist_ok=True)
     os.chmod(path, mode)
 
 
 def remove_volume(path: str) -> None:
-    """Take a directory and its content away, its own mount included; never through another mount."""
+    """Remove a directory with its content and its own mount; never through another mount."""
     table = mounting.read_table()
     if table.at(path) is not None:
         mounting.unmount(path)

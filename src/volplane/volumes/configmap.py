@@ -1,4 +1,4 @@
-"""configMap: the keys of a config map as files."""
+"""configMap: the keys of a ConfigMap as files."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ async def config_files(
     if found is None:
         if optional:
             return {}
-        found = await client.get(ConfigMapObject, name, namespace)  # raises what the user should read
+        found = await client.get(ConfigMapObject, name, namespace)  # raises the error for the event
     return select_files(config_data(found), items, mode, of="configmap", optional=bool(optional))

@@ -1,4 +1,4 @@
-"""downwardAPI: what the pod is told about itself, as files. Labels and annotations may change under it."""
+"""downwardAPI: fields of the pod as files. Labels and annotations may change while the pod runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the downward API says about a pod: its fields as text, and its containers' resources as numbers.
+"""The downward API: fields of a pod as text, and resources of its containers as numbers.
 
-Environment variables and downwardAPI volumes read the same fields; whole maps (`metadata.labels`) make sense
-only as a file.
+Environment variables and downwardAPI volumes read the same fields. Whole maps (`metadata.labels`) are for
+files only.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_resource(
         raise UnknownField(f"unsupported container resource : {selector.resource}")
     amount = getattr(container.resources, kind).get(name)
     if amount is None and kind == "limits":
-        amount = allocatable.get(name)  # without a limit, the node is the limit
+        amount = allocatable.get(name)  # without a limit, what the node can allocate
     divisor = quantity.milli(selector.divisor or "1") or 1000
     return str(-(-quantity.milli(amount or "0") // divisor))
 

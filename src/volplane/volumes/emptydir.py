@@ -1,4 +1,4 @@
-"""emptyDir: a directory, or memory, that lives as long as its pod."""
+"""emptyDir: a directory or a tmpfs that exists as long as its pod."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volplane.volumes.base import (
 
 
 def mount_tmpfs(path: str, size: int = 0) -> None:
-    """A tmpfs at `path`, made once. Everybody may enter; what is inside has modes of its own."""
+    """Mount a tmpfs at `path` unless one is there. Its root is open to all users."""
     if not mounts.is_mount(path):
         mounts.mount("tmpfs", path, "tmpfs", [f"size={size}"] if size else [])
 
@@ -37,8 +37,8 @@ class EmptyDirPlugin(VolumePlugin):
             size = quantity.value(source.size_limit) if source.size_limit else 0
             await self.run_in_thread(mount_tmpfs, path, size)
             await self.run_in_thread(make_directory, path, 0o777)
-        if spec.group is not None:
-            await self.context.host.apply_fs_group(path, spec.group, only_if_root_differs=True)
+        if spec.fs_group is not None:
+            await self.context.host.apply_fs_group(path, spec.fs_group, only_if_root_differs=True)
 
-    async def unpublish_keeping_data(self, place: PodVolumeRef) -> None:
-        await self.context.host.unmount(self.directory(place.pod, place.name))
+    async def unpublish_keeping_data(self, ref: PodVolumeRef) -> None:
+        await self.context.host.unmount(self.directory(ref.pod, ref.name))

@@ -1,4 +1,4 @@
-"""hostPath: a directory, file, socket or device of the node itself. Nothing is mounted, nothing is undone."""
+"""hostPath: a directory, file, socket or device of the node. Nothing is mounted or unmounted."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class HostPathPlugin(VolumePlugin):
     def path(self, spec: PodVolumeSpec) -> str:
         source = _source(spec.source, spec.volume)
         assert source is not None
-        # A node's own directory of devices has the names of its disks and nothing else. Whoever asks for all
-        # of /dev, as drivers do, wants the machine's.
+        # The node's own directory of devices has only its disks. A pod that asks for all of /dev, as drivers
+        # do, needs the machine's.
         if os.path.normpath(source.path) == DEVICES:
             return DEVICES
         real = self.context.paths.real(source.path)
@@ -40,9 +40,9 @@ class HostPathPlugin(VolumePlugin):
         )
 
     def _node_private_path(self, source: HostPathVolumeSource) -> str:
-        """What drivers keep in /var/lib each node has for itself, unless the machine has it already.
+        """A directory below /var/lib for this node alone, unless the machine has one there.
 
-        Several nodes share this machine, and a driver on each of them expects to be alone.
+        Several nodes share this machine, and the driver on each expects to be the only one.
         """
         path = os.path.normpath(source.path)
         if not path.startswith(STATE) or os.path.exists(path):
@@ -54,12 +54,12 @@ class HostPathPlugin(VolumePlugin):
         assert source is not None
         await self.run_in_thread(check_path_type, self.path(spec), source.type or "", source.path)
 
-    async def unpublish(self, place: PodVolumeRef) -> None:
+    async def unpublish(self, ref: PodVolumeRef) -> None:
         pass
 
 
 def check_path_type(path: str, kind: str, shown: str) -> None:
-    """Make what `…OrCreate` asks for, and see that the path is what the pod was promised."""
+    """Create what `…OrCreate` asks for, and check that the path has the type."""
     if kind == "DirectoryOrCreate":
         os.makedirs(path, mode=0o755, exist_ok=True)
     elif kind == "FileOrCreate":

@@ -1,6 +1,6 @@
-"""local: a directory or a disk that is tied to this node, given to pods as a persistent volume.
+"""local: a directory or disk of this node as a persistent volume.
 
-A directory is bound straight into the pod. A disk is formatted if it is blank and mounted once for all pods.
+A directory is bind-mounted into the pod. A disk is formatted if it is blank, and mounted once for all pods.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LocalVolumePlugin(VolumePlugin):
         if found is None:
             await self.context.host.mkfs(device, wanted)
         elif found.type == UNKNOWN:
-            raise VolumeOperationError(f"{device} holds data of an unknown kind and is not formatted")
+            raise VolumeOperationError(f"{device} holds data of an unknown type and is not formatted")
         else:
             await self.context.host.fsck(device, found.type)
         options = spec.volume.spec.mount_options if spec.volume else ()
@@ -70,19 +70,19 @@ class LocalVolumePlugin(VolumePlugin):
         except FileNotFoundError:
             await self.run_in_thread(remove_empty_directories, path)
             raise VolumeOperationError(f'path "{_source(spec).path}" does not exist') from None
-        if spec.group is not None and not spec.readonly:
-            await self.context.host.apply_fs_group(path, spec.group)
+        if spec.fs_group is not None and not spec.readonly:
+            await self.context.host.apply_fs_group(path, spec.fs_group)
 
-    async def unpublish(self, place: PodVolumeRef) -> None:
-        path = self.directory(place.pod, place.name)
+    async def unpublish(self, ref: PodVolumeRef) -> None:
+        path = self.directory(ref.pod, ref.name)
         await self.context.host.unmount(path)
         if await self.context.host.is_mount(path):
             raise UncertainProgressError(f"{path} is still mounted")
-        # Never recursive: if the unmount had not happened, this would be the user's data.
+        # Never recursive: if the unmount had failed, this would delete the user's data.
         await self.run_in_thread(remove_empty_directories, path, os.path.dirname(path))
 
     async def unstage(self, device: StagedVolumeRef) -> None:
-        target = self._staging_path(device.unique.removeprefix(f"{self.name}/"))
+        target = self._staging_path(device.unique_name.removeprefix(f"{self.name}/"))
         await self.context.host.unmount(target)
         await self.run_in_thread(remove_empty_directories, target)
 

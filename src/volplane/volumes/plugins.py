@@ -1,4 +1,4 @@
-"""All kinds of volumes that a node offers."""
+"""The volume plugins of a node."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from volplane.volumes.secret import SecretPlugin
 
 
 def all_plugins(
-    site: NodeContext, drivers: RegisteredDrivers, objects: Cache[CSIDriver]
+    context: NodeContext, drivers: RegisteredDrivers, objects: Cache[CSIDriver]
 ) -> tuple[VolumePlugin, ...]:
-    tokens = ServiceAccountTokens(site.client, site.token_max_age)
+    tokens = ServiceAccountTokens(context.client, context.token_max_age)
     return (
-        CsiPlugin(site, drivers, objects, tokens),
-        CsiBlockPlugin(site, drivers, objects, tokens),
-        EmptyDirPlugin(site),
-        HostPathPlugin(site),
-        LocalVolumePlugin(site),
-        ConfigMapPlugin(site),
-        SecretPlugin(site),
-        ProjectedPlugin(site, tokens),
-        DownwardApiPlugin(site),
+        CsiPlugin(context, drivers, objects, tokens),
+        CsiBlockPlugin(context, drivers, objects, tokens),
+        EmptyDirPlugin(context),
+        HostPathPlugin(context),
+        LocalVolumePlugin(context),
+        ConfigMapPlugin(context),
+        SecretPlugin(context),
+        ProjectedPlugin(context, tokens),
+        DownwardApiPlugin(context),
     )

@@ -1,7 +1,7 @@
-"""projected: several sources in one directory; above all the service account's token with its CA.
+"""projected: several sources in one directory, such as a service account token with its CA.
 
-A token is asked for again when four fifths of its life, or a day, have passed. A server without tokens does
-not keep the pod from starting: that source is left out, and a log line says so.
+A token is renewed after 80 % of its lifetime, or after a day. If the API server has no token subresource, the
+pod starts without the token, and a log line says so.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ class ServiceAccountToken(NamedTuple):
 
 
 class ServiceAccountTokens:
-    """Service-account tokens bound to pods, each asked for once until it grows old."""
+    """Service account tokens bound to pods, each kept until it must be renewed."""
 
     def __init__(self, client: Client, max_age: float) -> None:
         self._client, self._max_age = client, max_age
-        self._held: dict[tuple[str, str, int], ServiceAccountToken] = {}  # pod, audience, life
+        self._held: dict[tuple[str, str, int], ServiceAccountToken] = {}  # pod, audience, lifetime
 
-    async def get(self, pod: Pod, audience: str, life: int) -> ServiceAccountToken:
-        key = (pod.uid, audience, life)
+    async def get(self, pod: Pod, audience: str, lifetime: int) -> ServiceAccountToken:
+        key = (pod.uid, audience, lifetime)
         held = self._held.get(key)
         if held is None or clock.now() >= held.renew_at:
-            held = self._held[key] = await self._ask(pod, audience, life)
+            held = self._held[key] = await self._request(pod, audience, lifetime)
         return held
 
-    async def _ask(self, pod: Pod, audience: str, life: int) -> ServiceAccountToken:
+    async def _request(self, pod: Pod, audience: str, lifetime: int) -> ServiceAccountToken:
         request = TokenRequest(
             spec=TokenRequestSpec(
                 audiences=(audience,) if audience else (),
-                expiration_seconds=life,
+                expiration_seconds=lifetime,
                 bound_object_ref=BoundObjectReference("Pod", "v1", pod.name, pod.uid),
             )
         )
@@ -78,7 +78,7 @@ class ServiceAccountTokens:
     def _renewal(self, expires: str) -> float:
         left = (clock.parse(expires) - clock.wall()).total_seconds() if expires else DEFAULT_TOKEN_LIFETIME
         age = min(left * 0.8, self._max_age)
-        # Spread by a few seconds, or all pods of a node would ask in the same moment.
+        # Jitter: all pods of a node would renew their tokens at the same moment otherwise.
         return clock.now() + age - random.uniform(0, min(10.0, age / 10))
 
     def forget(self, pod: str) -> None:
@@ -89,9 +89,9 @@ class ServiceAccountTokens:
 class ProjectedPlugin(ApiVolumePlugin):
     name = "kubernetes.io/projected"
 
-    def __init__(self, site: NodeContext, tokens: ServiceAccountTokens | None = None) -> None:
-        super().__init__(site)
-        self.tokens = tokens or ServiceAccountTokens(site.client, site.token_max_age)
+    def __init__(self, context: NodeContext, tokens: ServiceAccountTokens | None = None) -> None:
+        super().__init__(context)
+        self.tokens = tokens or ServiceAccountTokens(context.client, context.token_max_age)
 
     def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return source.projected is not None
@@ -146,13 +146,13 @@ class ProjectedPlugin(ApiVolumePlugin):
             return {}
         owner = _common_user(spec.pod)
         common = DEFAULT_MODE if mode is None else mode
-        # Readable by the pod's user alone where it is known, else by the mode the manifest asks for.
-        private = common if owner is None and spec.group is None else 0o600
+        # Readable by the pod's user alone if it is known, else with the mode of the manifest.
+        private = common if owner is None and spec.fs_group is None else 0o600
         return {source.path: VolumeFile(token.text.encode(), private, owner)}
 
 
 def _common_user(pod: Pod) -> int | None:
-    """The user that all containers run as, when the pod names exactly one."""
+    """The user of all containers, if the pod names exactly one."""
     context = pod.spec.security_context
     fallback = context.run_as_user if context else None
     users = set()

@@ -1,4 +1,4 @@
-"""secret: the keys of a secret as files in memory."""
+"""secret: the keys of a Secret as files in memory."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ async def secret_files(
     if found is None:
         if optional:
             return {}
-        found = await client.get(SecretObject, name, namespace)  # raises what the user should read
+        found = await client.get(SecretObject, name, namespace)  # raises the error for the event
     return select_files(found.data, items, mode, of="secret", optional=bool(optional))

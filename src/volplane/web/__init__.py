@@ -1,8 +1,8 @@
-"""HTTP/1.1 as every room here speaks it: server, client, TLS, streams, WebSocket, SPDY.
+"""HTTP/1.1 server and client, TLS, streams, WebSocket, SPDY.
 
-A handler takes a `Request` and gives a `Response`; a body that is an async iterator streams, each piece on
-the wire at once. A handler that wants the raw connection calls `request.upgrade` and answers `Upgraded`.
-`web.websocket` and `web.spdy` are imported by those who need them.
+A handler takes a `Request` and returns a `Response`. A body that is an async iterator is streamed, each piece
+sent at once. A handler that needs the raw connection calls `request.upgrade` and returns `Upgraded`. Import
+`web.websocket` and `web.spdy` where they are needed.
 """
 
 from volplane.web.client import ClientResponse, HttpClient, HttpError

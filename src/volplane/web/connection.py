@@ -1,11 +1,11 @@
 """One client's connection to the server.
 
-Requests of a connection are worked one after the other by one task, which is parked between them. Reading
-stops when a pipeline runs ahead, for a body over the limit and for a lost client; each ends the work in its
-own way, and none may cost another client anything.
+One task handles the requests of a connection in order, and is parked between them. Reading stops when the
+client sends too many requests ahead, when a body exceeds the limit, and when the client is lost. None of
+these may affect other clients.
 
-A connection belongs to nobody until a client certificate or a handler says whose it is. Those of nobody are
-few, and are the first to be closed when there are too many.
+A connection is unauthenticated until a client certificate or a handler names its user. Only a few
+unauthenticated connections are allowed, and they are the first to be closed when there are too many.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 PIPELINE = 32  # requests read ahead of the one being answered
 AHEAD = 64 * 1024  # bytes of their bodies
-UNREAD = 300.0  # seconds a client may leave an answer untaken
+UNREAD = 300.0  # seconds a client may leave a response unread
 COPY_LIMIT = 64 * 1024  # larger bodies are not copied next to their head
 _BODILESS = frozenset({204, 304})
 
@@ -49,8 +49,8 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self.since = 0.0  # loop time of the last change between idle, reading and working
         self.task: asyncio.Task[None] | None = None
-        self.handshake: asyncio.Task[None] | None = None  # until the transport is there
-        self.user = ""  # whose it is; "" as long as nobody knows
+        self.handshake: asyncio.Task[None] | None = None  # until the transport exists
+        self.user = ""  # "" until the client has authenticated
         self._server = server
         self._request: Request | None = None  # the one being answered
         self._queued = 0  # bytes of bodies in the queue
@@ -59,17 +59,18 @@ class ServerConnection(asyncio.Protocol):
         self._queue: deque[Request] = deque()
         self._parked: asyncio.Future[None] | None = None  # the task, waiting for the next request
         self._stream: Stream | None = None  # after an upgrade
-        self._leftover: bytes | None = None  # the client asked for an upgrade, and may have gone on speaking
+        # Bytes after a request to upgrade, which belong to the next protocol.
+        self._leftover: bytes | None = None
         self._paused_reading = False
-        self._deaf = False  # what still comes in is thrown away
+        self._discards_input = False  # drop all further input
         self._eof = False
         self._streaming = False
-        self._ended: asyncio.Future[None] | None = None  # somebody waits for the client's end
+        self._client_eof: asyncio.Future[None] | None = None  # set when the client closes its side
 
-    # What the transport tells
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
         self._loop = asyncio.get_running_loop()
         self.since = self._loop.time()
         peername = transport.get_extra_info("peername")
@@ -84,7 +85,7 @@ class ServerConnection(asyncio.Protocol):
         if self._stream is not None:
             self._stream.feed(data)
             return
-        if self._deaf:
+        if self._discards_input:
             return
         try:
             self._leftover = self._reader.feed(data)
@@ -92,17 +93,17 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(malformed.status)
             return
         if self._leftover is not None:
-            self._deaf = True  # until the handler takes the connection over
+            self._discards_input = True  # until the handler takes over the connection
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         self._eof = True
         if self._stream is not None:
             self._stream.feed_eof()
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
-        # A client may shut its side and still read the answer; a stream without end has no reader left,
-        # and TLS knows no half.
+        if self._client_eof is not None and not self._client_eof.done():
+            self._client_eof.set_result(None)
+        # A client may close its side and still read the response. A stream without end has no reader left,
+        # and TLS cannot be half closed.
         return self.is_working() and not self._streaming and not self._secure
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -122,7 +123,7 @@ class ServerConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._flow.resume()
 
-    # What the reader tells
+    # Callbacks of the request parser
 
     def handle_request_start(self) -> None:
         if not self.is_working():
@@ -133,7 +134,7 @@ class ServerConnection(asyncio.Protocol):
 
     def handle_request(self, reader: RequestParser, body: bytes | None) -> None:
         if body is None:
-            self._deaf = True
+            self._discards_input = True
         request = Request(
             reader.method,
             reader.target,
@@ -162,14 +163,14 @@ class ServerConnection(asyncio.Protocol):
             self._server.admit_large_body(self)
 
     def _refuse(self, status: int) -> None:
-        """Not a request at all. Whoever is being answered gets his answer first."""
-        self._deaf = True
+        """Reject malformed input, unless a response to an earlier request is still being sent."""
+        self._discards_input = True
         if not self.is_working():
             text = f"{HTTPStatus(status).phrase}\n".encode()
             self._transport.write(self._head(Response(status), len(text), keep=False) + text)
             self._transport.close()
 
-    # Working
+    # Handling requests
 
     async def _work(self) -> None:
         try:
@@ -186,19 +187,19 @@ class ServerConnection(asyncio.Protocol):
                 if not self._queue:
                     await self._park()
                 else:
-                    # Requests sent ahead may be many, and all answered from memory: others get their turn.
+                    # Many requests may be queued, all answered from memory: let other connections run.
                     await asyncio.sleep(0)
-            if self._deaf and self._leftover is None and not self._eof:
+            if self._discards_input and self._leftover is None and not self._eof:
                 await self._linger()
             self._transport.close()
         except (ConnectionError, asyncio.CancelledError):
-            self._transport.abort()  # the client left, or the server cannot wait any longer
+            self._transport.abort()  # the client left, or the server is closing
         except Exception:
-            log.exception("an answer could not be sent")
+            log.exception("a response could not be sent")
             self._transport.abort()
         finally:
             self.task = None
-            self.since = self._loop.time()  # of the goodbye, which the client may never take
+            self.since = self._loop.time()  # of the close, which the client may never acknowledge
 
     async def _park(self) -> None:
         self.since = self._loop.time()
@@ -213,15 +214,15 @@ class ServerConnection(asyncio.Protocol):
             return Response(413, {"Content-Type": "text/plain"}, b"the request body is too large\n")
         except Exception:
             if self._stream is not None and self._flow.lost:
-                return Upgraded()  # the client left; whatever that broke is no news
+                return Upgraded()  # the client left: errors that follow from it are expected
             log.exception("a handler failed", extra={"method": request.method, "path": request.raw_path})
             if self._stream is not None:
                 return Upgraded()
             return Response(500, {"Content-Type": "text/plain"}, b"internal error\n")
 
     async def _send(self, request: Request, response: Response) -> bool:
-        """Whether the connection can go on."""
-        keep = request.keep_alive and not (self._deaf or self._eof or self._server.closing)
+        """Send a response. Returns whether the connection stays open."""
+        keep = request.keep_alive and not (self._discards_input or self._eof or self._server.closing)
         body = response.body
         if not isinstance(body, bytes):
             return await self._send_stream(request, response, body, keep)
@@ -252,7 +253,8 @@ class ServerConnection(asyncio.Protocol):
         except asyncio.CancelledError:
             if not self._server.closing or self._flow.lost:
                 raise
-            self._transport.write(b"0\r\n\r\n" if chunked else b"")  # we end it, and the client shall know
+            # A regular end of the stream, since the server ends it.
+            self._transport.write(b"0\r\n\r\n" if chunked else b"")
             return False
         finally:
             self._streaming = False
@@ -260,12 +262,14 @@ class ServerConnection(asyncio.Protocol):
                 await aclose()
 
     async def _wait_until_sent(self, patience: float | None) -> None:
-        """Until the client has taken what was written. ConnectionResetError if it does not for so long."""
+        """Wait until the client has read what was written. Raises ConnectionResetError after `patience`
+        seconds.
+        """
         try:
             async with asyncio.timeout(patience):
                 await self._flow.drain()
         except TimeoutError:
-            raise ConnectionResetError("the client does not take its answer") from None
+            raise ConnectionResetError("the client does not read the response") from None
 
     async def _pump(self, body: AsyncIterator[bytes], patience: float | None, *, chunked: bool) -> None:
         write, flow = self._transport.write, self._flow
@@ -278,7 +282,7 @@ class ServerConnection(asyncio.Protocol):
             write(b"0\r\n\r\n")
 
     def _head(self, response: Response, length: int | None, *, keep: bool) -> bytes:
-        """`length` of the body; -1: in chunks; None: until the connection ends."""
+        """The head of a response. `length` of the body; -1: chunked; None: until the connection closes."""
         lines = [f"{name}: {value}\r\n" for name, value in header_pairs(response.headers)]
         if length == -1:
             lines.append("Transfer-Encoding: chunked\r\n")
@@ -293,7 +297,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _hijack(self, request: Request, headers: HeaderItems) -> Stream:
         if self._stream is not None or self._leftover is None:
-            raise RuntimeError("the client asked for no upgrade")
+            raise RuntimeError("the client did not request an upgrade")
         more = [] if "Connection" in Headers.of(headers) else [("Connection", "Upgrade")]
         self._transport.write(format_head("HTTP/1.1 101 Switching Protocols", headers, *more))
         self._stream = Stream(self._transport, self._flow, self._leftover)
@@ -308,23 +312,25 @@ class ServerConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def _linger(self) -> None:
-        """Closing on a client that still sends a body would reset the connection and eat our answer."""
-        self._ended = self._loop.create_future()
-        await asyncio.wait([self._ended], timeout=self._server.linger)
+        """Wait for the client to close: closing while it sends a body would reset the connection and lose the
+        response.
+        """
+        self._client_eof = self._loop.create_future()
+        await asyncio.wait([self._client_eof], timeout=self._server.linger)
 
-    # What the server asks
+    # For the server
 
     def is_working(self) -> bool:
         return self.task is not None and self._parked is None
 
     def is_authenticated(self) -> bool:
-        """Whether it belongs to somebody; a handler that is still at work may have found out already."""
+        """Whether the client has authenticated; a handler that still runs may have set the user already."""
         if not self.user and self._request is not None and self._request.user:
             self._set_user(self._request.user)
         return bool(self.user)
 
     def is_overdue(self, now: float, limits: ServerLimits) -> bool:
-        """Whether the client takes longer than it may, with what it is expected to do next."""
+        """Whether the client exceeds the time limit of what it has to do next."""
         if self.is_working():
             return False
         if self._transport.is_closing():
@@ -338,11 +344,11 @@ class ServerConnection(asyncio.Protocol):
         return now - self.since > patience
 
     def is_streaming(self) -> bool:
-        """Working on something that does not end by itself soon."""
+        """Whether the connection handles a stream, which does not end soon by itself."""
         return self._streaming or self._stream is not None
 
     def end(self) -> None:
-        """Close; the second time without waiting for the client to take what was written."""
+        """Close; the second call does not wait for the client to read what was written."""
         if self._transport.is_closing():
             self._transport.abort()
         else:
@@ -353,7 +359,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """End at once, in the handshake as well."""
+        """Close at once, also during the handshake."""
         if self.handshake is not None:
             self.handshake.cancel()
         else:
@@ -365,7 +371,7 @@ class ServerConnection(asyncio.Protocol):
 
 
 class ChunkWriter:
-    """The `Sink` of a stream that is under way."""
+    """Writes chunks to a stream in progress. Implements `DirectWriter`."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
@@ -382,7 +388,7 @@ class ChunkWriter:
 
 
 def _peer(transport: asyncio.BaseTransport) -> Peer | None:
-    """From ssl's dict form, which is empty unless the certificate was verified."""
+    """The verified client certificate. The dict of `ssl` is empty unless it was verified."""
     certificate: dict[str, Any] | None = transport.get_extra_info("peercert")
     if not certificate:
         return None

@@ -1,9 +1,10 @@
-"""The listening sockets: connections are accepted here, one call each.
+"""The listening sockets.
 
-When descriptors run out, room is made and accepting pauses for a moment: it neither spins nor ends.
+When descriptors run out, connections are dropped and accepting pauses for a moment: it neither spins nor
+ends.
 
-One descriptor is held in reserve. With it a connection can be accepted and closed when there is no other, and
-whoever connects hears at once that there is no room.
+One descriptor is held in reserve. With it a connection can be accepted and closed at once when no other
+descriptor is free, so that the client does not wait.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from volplane.base import clock, metrics
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-AT_ONCE = 64  # connections accepted before others get their turn
+AT_ONCE = 64  # connections accepted before other callbacks run
 PAUSE = 0.05  # seconds without accepting, after descriptors ran out
-LOG_INTERVAL = 60.0  # seconds between two lines in the log about one trouble
+LOG_INTERVAL = 60.0  # seconds between two log lines about the same problem
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 dropped = metrics.counter(
     "volplane_connections_dropped_total",
-    "Connections that the server closed for want of room, by reason.",
+    "Connections that the server closed because it was out of resources, by reason.",
     ("reason",),
 )
 
@@ -41,14 +42,14 @@ class PortInUse(OSError):
 
 
 class BadAddress(OSError):
-    """This machine cannot listen there."""
+    """This machine cannot listen on the address."""
 
     def __init__(self, host: str, port: int | str, why: str) -> None:
         super().__init__(errno.EADDRNOTAVAIL, f"cannot listen on {host or '*'} port {port}: {why}")
 
 
 class TcpListener:
-    """`accepted` gets each connection; `make_room` closes one that can be spared, if there is one."""
+    """`accepted` gets each connection; `make_room` closes a connection that can be spared, if any."""
 
     def __init__(self, accepted: Callable[[socket.socket], None], make_room: Callable[[], bool]) -> None:
         self._accepted, self._make_room = accepted, make_room
@@ -56,10 +57,10 @@ class TcpListener:
         self._sockets: list[socket.socket] = []
         self._reserve = -1
         self._paused: asyncio.TimerHandle | None = None
-        self._said: dict[str, float] = {}
+        self._last_logged: dict[str, float] = {}
 
     async def open(self, host: str, port: int) -> int:
-        """Listen; the port. PortInUse, BadAddress."""
+        """Start listening. Returns the port. Raises PortInUse, BadAddress."""
         addresses = await self._resolve(host, port)
         try:
             for family, address in addresses:
@@ -77,12 +78,12 @@ class TcpListener:
         return bound_port
 
     async def _resolve(self, host: str, port: int) -> Iterable[tuple[int, Any]]:
-        if not 0 <= port <= 65535:  # a resolver would take what is left of it
+        if not 0 <= port <= 65535:  # a resolver would silently truncate it
             raise BadAddress(host, port, "a port is a number from 0 to 65535")
         passive, stream = socket.AI_PASSIVE, socket.SOCK_STREAM
         try:
             try:
-                literal = passive | socket.AI_NUMERICHOST  # asks nobody
+                literal = passive | socket.AI_NUMERICHOST  # without a resolver
                 found = socket.getaddrinfo(host or None, port, type=stream, flags=literal)
             except socket.gaierror:
                 found = await self._loop.getaddrinfo(host, port, type=stream, flags=passive)
@@ -104,11 +105,11 @@ class TcpListener:
             self._reserve = -1
 
     def report_drop(self, reason: str, text: str, *values: object) -> None:
-        """Count a connection that was dropped, and log why, once in a while."""
+        """Count a dropped connection, and log the reason at most once per interval."""
         dropped.labels(reason).inc()
         now = clock.now()
-        if now - self._said.get(reason, -LOG_INTERVAL) >= LOG_INTERVAL:
-            self._said[reason] = now
+        if now - self._last_logged.get(reason, -LOG_INTERVAL) >= LOG_INTERVAL:
+            self._last_logged[reason] = now
             log.warning(text, *values)
 
     def _resume(self) -> None:
@@ -117,7 +118,7 @@ class TcpListener:
             self._loop.add_reader(each, self._accept, each)
 
     def _pause(self) -> None:
-        """Until what was closed has given its descriptor back."""
+        """Stop accepting until closed connections have released their descriptors."""
         for each in self._sockets:
             self._loop.remove_reader(each)
         self._paused = self._loop.call_later(PAUSE, self._resume)
@@ -132,7 +133,7 @@ class TcpListener:
                 if error.errno in _EXHAUSTED:
                     self._handle_exhaustion(listening, error)
                     return
-                continue  # the client has left before we came to it
+                continue  # the client has already disconnected
             made.setblocking(False)
             self._accepted(made)
 
@@ -143,14 +144,14 @@ class TcpListener:
         self._pause()
 
     def _refuse(self, listening: socket.socket) -> None:
-        """Accept one on the reserve, and close it."""
+        """Accept one connection with the reserve descriptor, and close it."""
         if self._reserve >= 0:
             os.close(self._reserve)
             self._reserve = -1
         with suppress(OSError):
             made, _ = listening.accept()
             made.close()
-        with suppress(OSError):  # somebody else was faster; another time
+        with suppress(OSError):  # taken by another thread meanwhile; try again next time
             self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -158,7 +159,7 @@ def _open_socket(family: int, address: Any) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # inherited by what is accepted
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # inherited by accepted connections
         for option, value in KEEPALIVE:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
         if family == socket.AF_INET6:

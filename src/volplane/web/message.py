@@ -1,4 +1,4 @@
-"""Requests and responses. What most handlers never look at is parsed when it is first asked for."""
+"""Requests and responses. Headers, path and query are parsed when first accessed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ if TYPE_CHECKING:
 
 HeaderItems: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
-_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})  # what Go's ParseBool takes for true
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})  # true for Go's ParseBool
 
 
 class BodyTooLarge(Exception):
-    """Raised by `Request.body`; the server has not read it and closes the connection after the answer."""
+    """Raised by `Request.body`. The server does not read the body, and closes the connection after the
+    response.
+    """
 
 
 class Headers:
-    """Names in any case; several values of one name are kept apart."""
+    """Case-insensitive headers; several values of one name stay separate."""
 
     __slots__ = ("_by_name", "_raw")
 
@@ -41,14 +43,14 @@ class Headers:
         return list(self._index().get(name.lower(), ()))
 
     def tokens(self, name: str) -> list[str]:
-        """The comma-separated words of a header such as Connection, lower case."""
+        """The comma-separated words of a header such as Connection, in lower case."""
         return [word.strip().lower() for value in self.all(name) for word in value.split(",")]
 
     def items(self) -> Iterator[tuple[str, str]]:
         return ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._raw)
 
     def names(self) -> Iterable[str]:
-        """Each once, lower case."""
+        """Each name once, in lower case."""
         return self._index().keys()
 
     def __contains__(self, name: str) -> bool:
@@ -97,7 +99,7 @@ class Query:
 
 
 class Peer(Struct, frozen=True):
-    """Who the verified client certificate says is there."""
+    """The subject of the verified client certificate."""
 
     common_name: str
     organizations: tuple[str, ...] = ()
@@ -147,7 +149,7 @@ class Request:
         self.secure = secure
         self.version = version
         self.keep_alive = keep_alive
-        self.user = ""  # whom the handler has found it to be from; connections of nobody are closed first
+        self.user = ""  # set by the handler; unauthenticated connections are closed first
         self._body = body
         self._hijack = hijack
 
@@ -162,7 +164,7 @@ class Request:
         return self._body
 
     async def upgrade(self, status_headers: HeaderItems) -> Stream:
-        """Answer 101 with these headers (`Upgrade` among them) and take the connection over.
+        """Respond 101 with these headers (`Upgrade` among them) and take over the connection.
 
         The handler then returns `Upgraded()`; the connection is closed after that.
         """
@@ -175,14 +177,14 @@ class Request:
 
 
 class DirectWriter(Protocol):
-    """A way past a stream's iterator, for what can be written the moment it is there.
+    """Writes to a stream past its iterator, for data that can be sent at once.
 
-    It is the stream's own business that nothing overtakes what the iterator still has to say.
+    The stream itself must ensure that nothing overtakes what its iterator still has to send.
     """
 
     @property
     def is_full(self) -> bool:
-        """The client does not keep up, or has gone: what there is to say belongs into the iterator."""
+        """Whether the client is too slow or gone: further data must go through the iterator."""
         ...
 
     def write(self, piece: bytes) -> None: ...
@@ -193,11 +195,11 @@ class Response(Struct):
     headers: HeaderItems = ()
     body: bytes | AsyncIterator[bytes] = b""
     patience: float | None = None  # of a stream: seconds that the client may leave it unread
-    direct: Callable[[DirectWriter], None] | None = None  # of a stream: is told how to write past it
+    direct: Callable[[DirectWriter], None] | None = None  # of a stream: receives its DirectWriter
 
 
 class Upgraded(Struct, frozen=True):
-    """The handler took the connection by `upgrade` and is done with it."""
+    """The handler took over the connection with `upgrade`, and has finished."""
 
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response | Upgraded]]
@@ -208,7 +210,7 @@ def header_pairs(items: HeaderItems) -> Iterable[tuple[str, str]]:
 
 
 def format_head(first_line: str, headers: HeaderItems, *more: tuple[str, str]) -> bytes:
-    """A message's head, blank line included. A line break inside a header is an error, not an injection."""
+    """The head of a message, blank line included. Raises ValueError for a line break inside a header."""
     lines = [first_line, *(f"{name}: {value}" for name, value in header_pairs(headers))]
     lines += [f"{name}: {value}" for name, value in more]
     text = "\r\n".join(lines)

@@ -1,7 +1,7 @@
-"""From bytes to requests: httptools' callbacks, and the limits on what a client may send.
+"""Parse bytes into requests with httptools, and enforce limits on what a client may send.
 
-The parser refuses conflicting lengths by itself. What it would let pass, and what two servers in a row could
-read as different requests, is refused here.
+httptools rejects conflicting lengths itself. Requests that it would accept, but that two servers in a row
+could parse differently, are rejected here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import httptools
 
 MAX_HEAD = 64 * 1024
 MAX_HEADERS = 256
-LARGE = 64 * 1024  # bytes of a body from which it counts as large
-PIECES = 64  # parts of a body that are kept apart; more are gathered, or each would cost more than it holds
+LARGE = 64 * 1024  # bytes from which a body counts as large
+PIECES = 64  # parts of a body kept separately; further ones are joined, since small parts waste memory
 _METHODS = {
     name.encode(): name for name in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "CONNECT")
 }
@@ -31,10 +31,10 @@ class RequestConsumer(Protocol):
     def handle_request_start(self) -> None: ...
     def send_continue(self) -> None: ...
     def handle_large_body(self) -> None:
-        """The body that comes in is a large one."""
+        """A large body is being received."""
 
     def handle_request(self, reader: RequestParser, body: bytes | None) -> None:
-        """A whole request; or, without a body, one whose body is over the limit and not read."""
+        """A complete request. Body None: it exceeds the limit, and is not read."""
 
 
 class RequestParser:
@@ -45,15 +45,15 @@ class RequestParser:
         self._max_body = max_body
         self._url = b""
         self._body: list[bytes | bytearray] | None = []
-        self.size = 0  # of the body, so far
-        self._silent = 0  # bytes since the request, its body or a part of its body began
-        self._fed = 0  # bytes that are being parsed
-        self._continued = False  # they go on with a head
-        self._first = False  # they begin with a request
+        self.size = 0  # bytes of the body so far
+        self._silent = 0  # bytes since the last progress of the parser
+        self._fed = 0  # bytes being parsed
+        self._continued = False  # they continue a head
+        self._first = False  # they begin with a new request
         self._in_head = False
-        self._refused = 0  # the status of what a callback refused: it cannot raise through the parser
+        self._refused = 0  # status of a rejection by a callback, which cannot raise through the parser
         self._announced = 0  # Content-Length
-        self._expects = False  # the client waits for a 100 before it sends the body
+        self._expects = False  # the client waits for 100 Continue
         self._parser: Any = httptools.HttpRequestParser(self)
 
     @property
@@ -77,12 +77,12 @@ class RequestParser:
     @property
     def target(self) -> str:
         text = self._url.decode("latin-1")
-        if not text.startswith("/") and "://" in text:  # absolute form, as to a proxy
+        if not text.startswith("/") and "://" in text:  # absolute form, as sent to a proxy
             text = "/" + text.split("://", 1)[1].partition("/")[2]
         return text
 
     def feed(self, data: bytes) -> bytes | None:
-        """Parse on. After a request to upgrade, what no longer belongs to HTTP. Malformed."""
+        """Parse more bytes. Returns the bytes after a request to upgrade. Raises MalformedRequest."""
         self._fed = len(data)
         self._silent += self._fed
         self._continued = self._in_head
@@ -96,13 +96,13 @@ class RequestParser:
             raise MalformedRequest(self._refused or 400) from None
         if self._refused:
             raise MalformedRequest(self._refused)
-        # A head, the size of a chunk or trailers that do not end: the parser would gather all of it.
+        # A head, chunk size or trailers that do not end: the parser would buffer all of it.
         if self.in_request and self._silent > MAX_HEAD:
             raise MalformedRequest(431)
         return None
 
     def close(self) -> None:
-        """Nothing comes any more. The parser knows us, and we the connection: a circle with all of it."""
+        """Break the reference cycle between parser and connection."""
         del self._parser, self._sink
 
     def on_message_begin(self) -> None:
@@ -121,7 +121,7 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            return  # a trailer: whoever stands in front of us has checked the headers, not these
+            return  # a trailer: proxies in front have checked the headers, but not these
         self.raw.append((name, value))
         length = len(name)  # cheaper than comparing every name
         if length == 14 and name.lower() == b"content-length":
@@ -132,7 +132,7 @@ class RequestParser:
             self._check_encoding(value)
 
     def _check_encoding(self, value: bytes) -> None:
-        """Only chunks, and only where they are spoken: another encoding would reach the handler encoded."""
+        """Allow only chunked, and only in HTTP/1.1: handlers cannot decode other encodings."""
         if value.strip().lower() != b"chunked":
             self._refused = 501
         elif self.version != "1.1":
@@ -140,7 +140,7 @@ class RequestParser:
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        # A head that came in one small piece is small; any other has to be measured.
+        # A head that arrived in one small piece is small; any other has to be measured.
         in_parts = self._continued or self._fed > MAX_HEAD
         if len(self.raw) > MAX_HEADERS or (in_parts and self._head_size() > MAX_HEAD):
             self._refused = 431

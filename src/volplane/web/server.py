@@ -1,7 +1,7 @@
-"""The server: its connections, which of them are dropped for want of room, and how it closes.
+"""The HTTP server: its connections, which of them are dropped when there are too many, and how it closes.
 
-Whoever connects gets in as long as there is room. Where there is none, room is made: first from connections
-of clients that nobody knows, the oldest first; then from idle ones; then from whoever holds most of them.
+When the limit of connections is reached, one is dropped for each new one: first unauthenticated connections,
+the oldest first; then idle ones; then one of the user who has the most.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from http import HTTPStatus
 
 from volplane.base import clock
+from volplane.base.tasks import cancel_and_wait
 from volplane.web.connection import ServerConnection
 from volplane.web.limits import MAX_LARGE_BODIES, ServerLimits, descriptors_for_connections
 from volplane.web.listener import BadAddress, PortInUse, TcpListener
@@ -28,13 +29,13 @@ log = logging.getLogger(__name__)
 
 SWEEP = 5.0
 LINGER = 2.0
-GIVEN_BACK = 8  # connections of nobody that are dropped when descriptors have run out
-FAIR_SHARE = 4  # no user is cut off who holds less than this part of the connections
+GIVEN_BACK = 8  # unauthenticated connections that are dropped when descriptors have run out
+FAIR_SHARE = 4  # users with less than this part of the connections are never cut off
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 class HttpServer:
-    """Made by `await serve(…)`."""
+    """Created by `await serve(…)`."""
 
     port: int
 
@@ -50,8 +51,8 @@ class HttpServer:
         self._loop = asyncio.get_running_loop()
         self._listener = TcpListener(self._add_connection, self._free_descriptors)
         self._handshakes: dict[ServerConnection, None] = {}
-        self._unauthenticated: dict[ServerConnection, None] = {}  # in the order they came
-        self._large: dict[ServerConnection, None] = {}  # those of them that send a large body
+        self._unauthenticated: dict[ServerConnection, None] = {}  # in order of arrival
+        self._large: dict[ServerConnection, None] = {}  # unauthenticated connections that send a large body
         self._below = descriptors_for_connections()
         self._emptied = asyncio.Event()
         self._second = -1
@@ -63,7 +64,7 @@ class HttpServer:
         self.port = await self._listener.open(host, port)
         self._sweeper = self._loop.call_later(SWEEP, self._sweep)
 
-    # Who gets in
+    # Accepting connections
 
     def _add_connection(self, made: socket.socket) -> None:
         connection = ServerConnection(self)
@@ -74,7 +75,7 @@ class HttpServer:
                 self.most_unauthenticated,
             )
             self._drop_unauthenticated()
-        # The kernel gives the lowest number that is free: a high one says that all below it are in use.
+        # The kernel assigns the lowest free number: a high one means that all below are in use.
         if made.fileno() >= self._below or self.open_connections >= self.most:
             self._listener.report_drop(
                 "connections", "a connection was dropped: %d are open", self.open_connections
@@ -108,21 +109,21 @@ class HttpServer:
         if error is not None or task.cancelled():
             self.remove_connection(connection)
             made.close()
-        if error is not None and not isinstance(error, OSError):  # a TLS failure is an OSError
-            log.warning("a connection could not be taken", exc_info=error)
+        if error is not None and not isinstance(error, OSError):  # TLS errors are OSErrors
+            log.warning("a connection could not be set up", exc_info=error)
 
     @property
     def open_connections(self) -> int:
-        """Those in their handshake included."""
+        """The number of connections, including those in their handshake."""
         return len(self.connections) + len(self._handshakes)
 
     def mark_authenticated(self, connection: ServerConnection) -> None:
-        """The connection is somebody's."""
+        """Note that the client of a connection has authenticated."""
         self._unauthenticated.pop(connection, None)
         self._large.pop(connection, None)
 
     def admit_large_body(self, connection: ServerConnection) -> None:
-        """A client that nobody knows sends a large body. Only some may at a time: each takes memory."""
+        """Note that an unauthenticated client sends a large body. Few may, since each takes memory."""
         self._large.pop(connection, None)
         self._large[connection] = None
         for oldest in list(self._large):
@@ -136,11 +137,11 @@ class HttpServer:
             self._large.pop(oldest, None)
 
     def _make_room(self) -> bool:
-        """Drop the connection that is needed least; False if there is none."""
+        """Drop the least important connection. Returns False if there is none."""
         return self._drop_unauthenticated() or self._drop_idle() or self._drop_from_largest_holder()
 
     def _free_descriptors(self) -> bool:
-        """Descriptors have run out: one connection at least, and some more of those that nobody knows."""
+        """Drop one connection, and some more unauthenticated ones, after descriptors have run out."""
         given = self._make_room()
         for _ in range(GIVEN_BACK):
             if not self._drop_unauthenticated():
@@ -148,10 +149,10 @@ class HttpServer:
         return given
 
     def _drop_unauthenticated(self) -> bool:
-        """The oldest that waits for its client; if there is none, the oldest that we work for."""
+        """Drop the oldest that waits for its client; if there is none, the oldest with a running handler."""
         victim: ServerConnection | None = None
         for connection in list(self._unauthenticated):
-            if connection.is_authenticated():  # which has taken it out
+            if connection.is_authenticated():  # which removes it from the dictionary
                 continue
             if not connection.is_working():
                 victim = connection
@@ -164,7 +165,7 @@ class HttpServer:
         return self._drop(min(idle, key=lambda c: c.since, default=None))
 
     def _drop_from_largest_holder(self) -> bool:
-        """Somebody holds so many that others do not get in; a watch that is ended is opened again."""
+        """Drop a connection of the user who has the most. Clients reopen a watch that ends."""
         held = Counter(connection.user for connection in self.connections)
         user, count = next(iter(held.most_common(1)), ("", 0))
         if count * FAIR_SHARE < self.most:
@@ -175,25 +176,25 @@ class HttpServer:
     def _drop(self, connection: ServerConnection | None) -> bool:
         if connection is None:
             return False
-        self.remove_connection(connection)  # now: it no longer counts when the next one comes
+        self.remove_connection(connection)  # now, so that it no longer counts for the next one
         connection.abort()
         return True
 
     def chunk(self, piece: bytes) -> bytes:
-        """A piece of a stream as it goes over the wire; the same one often goes to many."""
+        """A piece of a stream in chunked encoding; cached, because the same piece often goes to many
+        watchers.
+        """
         if self._chunk[0] is not piece:
             self._chunk = piece, b"%x\r\n%b\r\n" % (len(piece), piece)
         return self._chunk[1]
 
     async def close(self, grace: float = 5.0) -> None:
-        """Stop listening, end streams at once, give the rest `grace` seconds to be answered."""
+        """Stop listening, end streams at once, and give other requests `grace` seconds to complete."""
         self.closing = True
         self._sweeper.cancel()
         self._listener.close()
         handshakes = [task for c in self._handshakes if (task := c.handshake) is not None]
-        for task in handshakes:
-            task.cancel()
-        await asyncio.gather(*handshakes, return_exceptions=True)
+        await cancel_and_wait(*handshakes)
         busy = [
             task for connection in list(self.connections) if (task := _begin_closing(connection)) is not None
         ]
@@ -205,7 +206,7 @@ class HttpServer:
         await self._flush_and_abort()
 
     async def _flush_and_abort(self) -> None:
-        """What has been written goes out, if the client takes it."""
+        """Wait until clients have read what was written, then abort the rest."""
         if self.connections:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.linger):
@@ -222,7 +223,7 @@ class HttpServer:
             self._emptied.set()
 
     def response_start(self, status: int) -> str:
-        """Status line and date, worded once a second."""
+        """The status line and the Date header, formatted once a second."""
         second = int(self._loop.time())
         if second != self._second:
             self._second = second
@@ -243,7 +244,7 @@ class HttpServer:
 
 
 def _begin_closing(connection: ServerConnection) -> asyncio.Task[None] | None:
-    """Begin to end a connection; the task that still has something to say."""
+    """Begin to close a connection. Returns the task that still sends a response, if any."""
     if not connection.is_working():
         connection.close()
         return None
@@ -260,7 +261,7 @@ async def serve(
     ssl: tls.SSLContext | None = None,
     limits: ServerLimits | None = None,
 ) -> HttpServer:
-    """Listen; port 0 takes a free one. PortInUse, BadAddress."""
+    """Start a server; port 0 picks a free port. Raises PortInUse, BadAddress."""
     server = HttpServer(handler, limits or ServerLimits(), ssl)
     await server._listen(host, port)
     return server

@@ -1,6 +1,6 @@
-"""AWS Signature Version 4: what of a request is signed, and with which key.
+"""AWS Signature Version 4, for the client and the server.
 
-Who asks and who checks work it out in the same way. Only the header form is here; nobody presigns EC2 calls.
+Only signatures in headers are supported; EC2 calls are never presigned.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _PLAIN = "-_.~"
 class AwsKeys(Struct, frozen=True):
     access: str
     secret: str
-    token: str = ""  # of keys that are lent for a while
+    token: str = ""  # of temporary credentials
 
 
 class SignedRequest(Struct, frozen=True):
-    """A request as far as its signature is concerned."""
+    """The parts of a request that are signed."""
 
     method: str
     path: str  # as sent, still percent-encoded
@@ -36,15 +36,15 @@ class SignedRequest(Struct, frozen=True):
 
 
 class Signer:
-    """Signs what is posted to one address."""
+    """Signs POST requests to one address."""
 
     def __init__(self, host: str, path: str, *, region: str, service: str) -> None:
-        """`host` as the Host header has it."""
+        """`host`: as in the Host header."""
         self._host, self._path = host, path
         self._place = (region, service, END)
 
     def headers(self, body: bytes, type: str, keys: AwsKeys, now: datetime) -> list[tuple[str, str]]:
-        """Those of the request, all but its host."""
+        """The headers of a signed request, except Host."""
         stamp = now.strftime("%Y%m%dT%H%M%SZ")
         shown = {"content-type": type, "host": self._host, "x-amz-date": stamp}
         if keys.token:
@@ -61,7 +61,7 @@ class Signer:
 def signature(
     request: SignedRequest, names: Sequence[str], stamp: str, scope: Sequence[str], secret: str
 ) -> str:
-    """Over method, path, query, the headers of these names and the body; `scope`: day, region, service."""
+    """The signature of method, path, query, named headers and body; `scope`: day, region, service."""
     text = "\n".join([ALGORITHM, stamp, "/".join(scope), _digest(_canonical(request, names).encode())])
     return hmac.new(_key(secret, tuple(scope)), text.encode(), hashlib.sha256).hexdigest()
 
@@ -77,7 +77,7 @@ def _canonical(request: SignedRequest, names: Sequence[str]) -> str:
     return "\n".join([request.method, path, query, headers, ";".join(names), _digest(request.body)])
 
 
-@lru_cache(maxsize=16)  # the same all day long
+@lru_cache(maxsize=16)  # the key is the same all day
 def _key(secret: str, scope: tuple[str, ...]) -> bytes:
     key = f"AWS4{secret}".encode()
     for part in scope:

@@ -1,7 +1,7 @@
-"""A connection as a plain stream of bytes, for what comes after an upgrade.
+"""A connection as a stream of bytes, for protocols after an upgrade.
 
-Both directions have backpressure: reading stops at the transport when nobody takes the bytes, and `write`
-waits while the peer does not.
+Both directions have backpressure: the transport stops reading while the stream is not read, and `write`
+waits while the peer does not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ByteStream(Protocol):
 
 
 class Flow:
-    """The writing side of a transport: who must wait while its buffer is full."""
+    """Flow control of a transport's writing side: writers wait while its buffer is full."""
 
     def __init__(self) -> None:
         self.paused = False
@@ -58,12 +58,12 @@ class Stream:
     def __init__(self, transport: asyncio.Transport, flow: Flow, first: bytes = b"") -> None:
         self._transport = transport
         self._flow = flow
-        self._buffer = bytearray(first)  # bytes that came together with the handshake
+        self._buffer = bytearray(first)  # bytes that arrived with the handshake
         self._eof = False
         self._waiter: asyncio.Future[None] | None = None
         self._stopped = False
 
-    # The connection's side
+    # For the connection
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
@@ -76,10 +76,10 @@ class Stream:
         self._eof = True
         self._wake()
 
-    # The user's side
+    # For the reader and writer
 
     async def read(self, n: int = 65536) -> bytes:
-        """Up to n bytes as soon as there are some; `b""` when the peer is done."""
+        """Up to n bytes, as soon as there are any; `b""` at the end."""
         while not self._buffer:
             if self._eof or self._transport.is_closing():
                 return b""
@@ -98,7 +98,7 @@ class Stream:
             await self._flow.drain()
 
     def write_nowait(self, data: bytes) -> None:
-        """Write without waiting for the peer; for small last words."""
+        """Write without waiting for the peer; for small final messages."""
         if self._flow.lost or self._transport.is_closing():
             raise ConnectionResetError("the connection is closed")
         self._transport.write(data)

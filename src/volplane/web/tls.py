@@ -1,4 +1,4 @@
-"""TLS contexts for both ends. Certificates come as file names or as PEM text, as kubeconfigs have them."""
+"""TLS contexts for servers and clients. Certificates are file names or PEM text, as in kubeconfigs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Pem = str | bytes | Path
 
 
 def server_context(cert: Pem, key: Pem, client_ca: Pem | None = None) -> ssl.SSLContext:
-    """Clients may show a certificate of `client_ca`; one of another authority ends the handshake."""
+    """A server context. Clients may present a certificate of `client_ca`; those of other CAs are rejected."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    context.options |= ssl.OP_NO_RENEGOTIATION  # which costs the server more than the client
+    context.options |= ssl.OP_NO_RENEGOTIATION  # costs the server more than the client
     load_pair(context, cert, key)
     if client_ca is not None:
         _trust(context, client_ca)
@@ -27,7 +27,7 @@ def server_context(cert: Pem, key: Pem, client_ca: Pem | None = None) -> ssl.SSL
 def client_context(
     ca: Pem | None = None, cert: Pem | None = None, key: Pem | None = None, *, verify: bool = True
 ) -> ssl.SSLContext:
-    """Trust `ca` (or what the machine trusts), and show our own certificate if we have one."""
+    """A client context that trusts `ca` (or the machine's CAs) and presents a certificate, if given."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -52,14 +52,16 @@ def _trust(context: ssl.SSLContext, ca: Pem) -> None:
 
 
 def load_pair(context: ssl.SSLContext, cert: Pem, key: Pem) -> None:
-    """What the context shows from now on; connections that are open keep what they have shown."""
+    """Load a certificate for new connections; open connections keep the old one."""
     with ExitStack() as stack:
         context.load_cert_chain(stack.enter_context(_as_file(cert)), stack.enter_context(_as_file(key)))
 
 
 @contextmanager
 def _as_file(pem: Pem) -> Iterator[str]:
-    """OpenSSL reads keys from files only; a key that came as text shall not touch a disk."""
+    """A file name for a PEM: OpenSSL reads keys from files only, and a key given as text must not reach a
+    disk.
+    """
     text = _pem(pem)
     if text is None:
         yield os.fsdecode(pem)
@@ -73,6 +75,6 @@ def _as_file(pem: Pem) -> Iterator[str]:
 
 
 def _pem(pem: Pem) -> bytes | None:
-    """The text, if it is one and not a name."""
+    """The PEM text, or None if it is a file name."""
     raw = pem.encode() if isinstance(pem, str) else pem
     return raw if isinstance(raw, bytes) and b"-----BEGIN" in raw else None

@@ -1,7 +1,6 @@
-"""WebSocket on both ends: the handshake is ours, the frames are wsproto's.
+"""WebSocket server and client. The handshake is done here, the frames by wsproto.
 
-Pings are answered, and a close is returned, while somebody receives; who never receives does not hear the
-peer leave.
+Pings and closes are answered only while `receive` is called: without it, the peer's close is not noticed.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from volplane.web.stream import Stream
 
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455
 MAX_MESSAGE = 32 << 20
-GOODBYE = 1.0  # seconds the peer has to return our close
-GREETING = 0.5  # seconds it has to show that it reads
+GOODBYE = 1.0  # seconds for the peer to return a close
+GREETING = 0.5  # seconds for the peer to answer a first ping
 
 
 class BadHandshake(Exception):
-    """The request cannot become a WebSocket; nothing has been answered yet."""
+    """The request is not a valid WebSocket handshake; no response has been sent."""
 
 
 class WebSocketRefused(Exception):
-    """The server did not want a WebSocket, and says why."""
+    """The server rejected the WebSocket."""
 
     def __init__(self, answer: ClientResponse) -> None:
         super().__init__(f"the server answered {answer.status}: {answer.body[:200].decode(errors='replace')}")
@@ -42,18 +41,18 @@ class WebSocketRefused(Exception):
 
 class WebSocket:
     def __init__(self, stream: Stream, protocol: str, *, kind: ConnectionType) -> None:
-        self.protocol = protocol  # the subprotocol agreed on, or ""
-        self.close_code = 0  # what the peer gave when it closed
+        self.protocol = protocol  # the negotiated subprotocol, or ""
+        self.close_code = 0  # sent by the peer when it closed
         self._stream = stream
         self._frames = Connection(kind)
-        # Of one message: all text, or all bytes. Gathered, because many small parts take more than they hold.
+        # Parts of one message, all text or all bytes; joined, because many small parts waste memory.
         self._text = StringIO()
         self._bytes = bytearray()
         self._size = 0
         self._messages: deque[str | bytes] = deque()
         self._ended = asyncio.Event()
         self._receiving = False
-        self._heard_of = False  # a pong or a message has come
+        self._heard_of = False  # a pong or a message has arrived
 
     async def send(self, data: bytes | str) -> None:
         if self._frames.state is not ConnectionState.OPEN:
@@ -61,7 +60,7 @@ class WebSocket:
         await self._write(TextMessage(data=data) if isinstance(data, str) else BytesMessage(data=data))
 
     async def receive(self) -> bytes | str | None:
-        """The next message; None when the peer has closed or is gone."""
+        """The next message; None after the peer has closed or is gone."""
         self._receiving = True
         try:
             while not self._messages and not self._ended.is_set():
@@ -71,7 +70,7 @@ class WebSocket:
             self._receiving = False
 
     async def wait_for_peer(self) -> None:
-        """Before anybody receives: until the peer has answered a ping or spoken by itself, or a moment."""
+        """Before `receive`: wait a moment for the peer to answer a ping or send a message."""
         await self._write(Ping())
         with suppress(TimeoutError):
             async with asyncio.timeout(GREETING):
@@ -79,7 +78,7 @@ class WebSocket:
                     await self._receive_frames()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Say goodbye and wait a moment for the peer's."""
+        """Send a close and wait a moment for the peer's."""
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(GOODBYE):
                 if self._frames.state is ConnectionState.OPEN:
@@ -92,7 +91,7 @@ class WebSocket:
         self._end()
 
     def close_now(self, code: int = 1000) -> None:
-        """Say goodbye without waiting for an answer."""
+        """Send a close without waiting for the peer's."""
         if self._frames.state is ConnectionState.OPEN and not self._stream.is_closed:
             self._stream.write_nowait(self._frames.send(CloseConnection(code=code)))
         self._end()
@@ -142,7 +141,7 @@ class WebSocket:
 
 
 class MessageStream:
-    """The binary messages of a WebSocket as one stream of bytes, for what is tunnelled through it."""
+    """The binary messages of a WebSocket as one stream of bytes, for protocols tunnelled through it."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -165,13 +164,13 @@ class MessageStream:
 
 
 def is_websocket_request(request: Request) -> bool:
-    """Whether the client wants a WebSocket at all."""
+    """Whether the client requests a WebSocket."""
     headers = request.headers
     return "websocket" in headers.tokens("upgrade") and "upgrade" in headers.tokens("connection")
 
 
 async def server_accept(request: Request, protocols: Sequence[str]) -> WebSocket:
-    """Upgrade with the first of our protocols that the client offers (`""`: none). BadHandshake."""
+    """Upgrade with the first of `protocols` that the client offers (`""`: none). Raises BadHandshake."""
     headers = request.headers
     key = headers.get("sec-websocket-key")
     if request.method != "GET" or not is_websocket_request(request) or not key:
@@ -191,7 +190,7 @@ async def server_accept(request: Request, protocols: Sequence[str]) -> WebSocket
 async def connect_websocket(
     http: HttpClient, path: str, *, protocols: Sequence[str] = (), headers: HeaderItems = ()
 ) -> WebSocket:
-    """Open a WebSocket. Refused, and what `HttpClient.upgrade` raises."""
+    """Open a WebSocket. Raises WebSocketRefused and the errors of `HttpClient.upgrade`."""
     key = base64.b64encode(os.urandom(16)).decode()
     ask = [
         ("Upgrade", "websocket"),

@@ -106,7 +106,7 @@ def conditions(found: Json) -> dict[str, tuple[str, str]]:
     return {c["type"]: (c["status"], c["reason"]) for c in found["status"]["conditions"]}
 
 
-def told(answer: Any) -> str:
+def error_message(answer: Any) -> str:
     """What a refusal says, behind its usual beginning."""
     assert answer.status == 422, answer.json
     message: str = answer.json["message"]

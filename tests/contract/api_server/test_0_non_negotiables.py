@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.apiserver.test_streams import on_a_node
+from tests.apiserver.test_streams import pod_on_a_node
 from tests.contract.api_server.samples import (
     BODIES,
     COORDINATION,
@@ -174,7 +174,7 @@ async def test_14_field_selectors_work_on_list_and_watch(shared: Any) -> None:
 
 
 async def test_13_exec_takes_websocket_v5_and_spdy(served: Any) -> None:
-    async with served() as api, on_a_node(api) as node:
+    async with served() as api, pod_on_a_node(api) as node:
         path = "/api/v1/namespaces/default/pods/p/exec?command=sh&stdin=true&stdout=true"
         socket = await websocket.connect_websocket(api.http, path, protocols=["v5.channel.k8s.io"])
         assert socket.protocol == "v5.channel.k8s.io"
@@ -187,4 +187,4 @@ async def test_13_exec_takes_websocket_v5_and_spdy(served: Any) -> None:
         assert (answer.status, answer.headers.get("upgrade")) == (101, "SPDY/3.1")
         assert stream is not None
         stream.close()
-        assert [method for method, _, _ in node.asked] == ["GET", "POST"]
+        assert [method for method, _, _ in node.requests] == ["GET", "POST"]

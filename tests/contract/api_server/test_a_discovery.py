@@ -188,8 +188,8 @@ async def test_create_f_and_explain_with_kubectl(tmp_path: Path) -> None:
         kubectl = Kubectl(server.kubeconfig, tmp_path)
         manifest = '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm"}}'
         assert "configmap/cm created" in await kubectl("create", "-f", "-", text=manifest)
-        told = await kubectl("explain", "pvc.spec")
-        assert "volumeName" in told
+        reported = await kubectl("explain", "pvc.spec")
+        assert "volumeName" in reported
         http = client_of(server)
         old = await http.request("GET", "/openapi/v2", headers={"accept": GNOSTIC})
         await http.close()
@@ -234,10 +234,10 @@ async def test_healthz_with_a_protobuf_accept_is_ok(shared: Any) -> None:
 
 async def test_health_checks_are_named_when_asked_verbosely(shared: Any) -> None:
     async with shared() as api:
-        told = (await api.get("/readyz?verbose")).body.decode()
-        assert "[+]ping ok\n" in told
-        assert "[+]etcd ok\n" in told
-        assert told.endswith("readyz check passed\n")
+        reported = (await api.get("/readyz?verbose")).body.decode()
+        assert "[+]ping ok\n" in reported
+        assert "[+]etcd ok\n" in reported
+        assert reported.endswith("readyz check passed\n")
         without = (await api.get("/readyz?verbose&exclude=etcd")).body.decode()
         assert "[+]etcd excluded: ok\n" in without
         for path in ("/readyz/etcd", "/livez/ping", "/healthz/etcd"):
@@ -285,5 +285,5 @@ async def test_what_kubectl_needs_of_openapi_v3(shared: Any) -> None:
 )
 async def test_explain_says_something_of_every_storage_kind(shared: Any, tmp_path: Path, path: str) -> None:
     kubectl = Kubectl(shared.kubeconfig, Path(os.environ["TMPDIR"]))
-    told = await kubectl("explain", path)
-    assert "<empty>" not in told, told
+    reported = await kubectl("explain", path)
+    assert "<empty>" not in reported, reported

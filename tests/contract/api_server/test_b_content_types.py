@@ -110,8 +110,8 @@ async def test_a_body_of_unknown_type_is_415_and_of_no_type_is_json(shared: Any)
         path = api.at("configmaps")
         refused = await api.post(path, b"<a/>", type="application/xml")
         assert (refused.status, refused.json["reason"]) == (415, "UnsupportedMediaType")
-        told = f"the body of the request was in an unknown format - accepted media types include: {MEDIA}"
-        assert refused.json["message"] == told
+        reported = f"the body of the request was in an unknown format - accepted media types include: {MEDIA}"
+        assert refused.json["message"] == reported
         assert (await api.post(path, json.dumps(config("a")).encode(), type="")).status == 201
         assert (await api.post(path, config("b"), type=f"{JSON}; charset=utf-8")).status == 201
 

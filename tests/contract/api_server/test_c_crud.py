@@ -191,7 +191,7 @@ async def test_post_pod_with_spec_foo_warns_and_strict_is_400(shared: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "told"),
+    ("body", "code", "reported"),
     [
         (
             {"apiVersion": "v2", **config()},
@@ -215,10 +215,10 @@ async def test_post_pod_with_spec_foo_warns_and_strict_is_400(shared: Any) -> No
         ),
     ],
 )
-async def test_what_cannot_be_created_says_why(shared: Any, body: Any, code: int, told: str) -> None:
+async def test_what_cannot_be_created_says_why(shared: Any, body: Any, code: int, reported: str) -> None:
     async with shared() as api:
         refused = await api.post(api.at("configmaps"), body)
-        assert (refused.status, refused.json["message"]) == (code, told)
+        assert (refused.status, refused.json["message"]) == (code, reported)
 
 
 async def test_a_name_that_differs_from_the_url_is_400(shared: Any) -> None:

@@ -80,8 +80,8 @@ def token(**data: str) -> Any:
 async def with_signer(api: Any) -> AsyncIterator[None]:
     """The controller over the server's own authority, and the roles of the manifests."""
     pair = api.server.authority.pair
-    async with Caches(api.server.local()) as caches:
-        client = Client(api.server.local(), caches=caches, component="csr")
+    async with Caches(api.server.in_process_transport()) as caches:
+        client = Client(api.server.in_process_transport(), caches=caches, component="csr")
         await apply(client)
         async with running(SigningRequests(client, certificate=pair.cert, key=pair.key).run()):
             yield
@@ -147,7 +147,7 @@ async def test_extra_groups_of_a_bootstrap_token(shared: Any) -> None:
         groups = "system:bootstrappers:workers, system:masters"
         await make(api, path, token(**{"auth-extra-groups": groups}))
         async with person(shared.server, token=TOKEN) as machine:
-            body = {"metadata": {}}
+            body: dict[str, Any] = {"metadata": {}}
             review = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
             who = (await machine.post(review, body)).json["status"]["userInfo"]
         assert set(who["groups"]) == {
@@ -192,7 +192,7 @@ async def test_who_asks_is_written_by_the_server_and_stays(shared: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"request": "YQ=="}, "spec.request: Invalid value: "),
         ({"usages": []}, "spec.usages: Required value"),
@@ -204,13 +204,13 @@ async def test_who_asks_is_written_by_the_server_and_stays(shared: Any) -> None:
         ({"expirationSeconds": 60}, "may not specify a duration less than 600 seconds (10 minutes)"),
     ],
 )
-async def test_a_request_that_cannot_be(shared: Any, change: Any, told: str) -> None:
+async def test_a_request_that_cannot_be(shared: Any, change: Any, reported: str) -> None:
     async with shared() as api:
         body = node_request()
         body["spec"].update(change)
         refused = await api.post(REQUESTS, body)
         assert refused.status == 422, refused.json
-        assert told in refused.json["message"]
+        assert reported in refused.json["message"]
 
 
 async def test_nobody_asks_to_be_master(shared: Any) -> None:

@@ -206,7 +206,7 @@ async def test_a_patch_of_a_missing_object_is_404(shared: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "type", "body", "code", "told"),
+    ("query", "type", "body", "code", "reported"),
     [
         ("", APPLY, {}, 422, "fieldManager: Required value: is required for apply patch"),
         ("?force=true", MERGE, {}, 422, "force: Forbidden: may not be specified for non-apply patch"),
@@ -220,13 +220,13 @@ async def test_a_patch_of_a_missing_object_is_404(shared: Any) -> None:
     ],
 )
 async def test_apply_needs_a_manager_and_no_managed_fields(
-    shared: Any, query: str, type: str, body: Any, code: int, told: str
+    shared: Any, query: str, type: str, body: Any, code: int, reported: str
 ) -> None:
     async with shared() as api:
         await make(api, api.at("configmaps"), config())
         refused = await api.call("PATCH", api.at("configmaps", "m") + query, body, type=type)
         assert refused.status == code, refused.json
-        assert told in refused.json["message"]
+        assert reported in refused.json["message"]
 
 
 async def test_strategic_directives(shared: Any) -> None:

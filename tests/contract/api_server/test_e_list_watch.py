@@ -98,7 +98,7 @@ async def test_watch_rv_1_after_compaction_is_200_then_410_and_the_end(served: A
         await api.store.compact(api.store.revision)
         async with api.watch(f"{path}?resourceVersion=1") as watch:
             event = await watch.next()
-            assert await watch.ended()
+            assert await watch.has_ended()
         assert event["type"] == "ERROR"
         status = event["object"]
         assert (status["kind"], status["code"], status["reason"]) == ("Status", 410, "Expired")
@@ -132,10 +132,10 @@ async def test_1000_concurrent_writers_one_event_each_and_no_rv_reuse_after_a_re
             made = await asyncio.gather(*(api.post(path, config(f"m{n}")) for n in names))
             assert {m.status for m in made} == {201}
             events = await watch.take(len(names))
-        told = [int(e["object"]["metadata"]["resourceVersion"]) for e in events]
-        assert sorted(int(m.json["metadata"]["resourceVersion"]) for m in made) == told
-        assert len(set(told)) == len(names)
-        return told
+        reported = [int(e["object"]["metadata"]["resourceVersion"]) for e in events]
+        assert sorted(int(m.json["metadata"]["resourceVersion"]) for m in made) == reported
+        assert len(set(reported)) == len(names)
+        return reported
 
     seen: list[int] = []
     for names in (range(1000), range(1000, 1100)):

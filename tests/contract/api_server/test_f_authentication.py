@@ -49,9 +49,9 @@ async def test_without_credentials_version_and_health_are_open_and_pods_are_403(
         assert answer.status == 403
         assert answer.message == f"pods is forbidden: {ANONYMOUS}"
         assert answer.json["details"] == {"kind": "pods"}
-        told = await nobody.get("/api")
-        assert told.message == 'forbidden: User "system:anonymous" cannot get path "/api"'
-        assert (told.json["reason"], told.json["details"]) == ("Forbidden", {})
+        reported = await nobody.get("/api")
+        assert reported.message == 'forbidden: User "system:anonymous" cannot get path "/api"'
+        assert (reported.json["reason"], reported.json["details"]) == ("Forbidden", {})
 
 
 async def test_a_refusal_names_subresource_group_namespace_and_reason(served: Any) -> None:

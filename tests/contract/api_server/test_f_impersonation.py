@@ -47,7 +47,7 @@ async def test_an_administrator_asks_as_anybody(served: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "headers", "told"),
+    ("given", "headers", "reported"),
     [
         (None, {"impersonate_user": "bob"}, 'users "bob" is forbidden: User "alice" cannot impersonate '),
         (rule("impersonate", "users", "bob"), {"impersonate_user": "bob"}, ""),
@@ -81,15 +81,15 @@ async def test_an_administrator_asks_as_anybody(served: Any) -> None:
     ],
 )
 async def test_each_thing_to_be_is_asked_for(
-    served: Any, given: dict[str, Any] | None, headers: dict[str, str], told: str
+    served: Any, given: dict[str, Any] | None, headers: dict[str, str], reported: str
 ) -> None:
     async with served() as api, person(api.server, "alice") as alice:
         if given is not None:
             await grant(api, "alice", given)
         answer = await alice.post(WHO, {}, **headers)
-        assert answer.status == (403 if told else 201)
-        if told:
-            assert told in answer.message
+        assert answer.status == (403 if reported else 201)
+        if reported:
+            assert reported in answer.message
 
 
 async def test_groups_without_a_user_are_a_bad_request(served: Any) -> None:
@@ -98,8 +98,8 @@ async def test_groups_without_a_user_are_a_bad_request(served: Any) -> None:
         assert answer.status == 400
         assert answer.message == "requested [{Group  dev    }] without impersonating a user"
         answer = await root.get("/api", impersonate_uid="1")
-        told = "requested [{UID  1  authentication.k8s.io/v1  }] without impersonating a user"
-        assert answer.message == told
+        reported = "requested [{UID  1  authentication.k8s.io/v1  }] without impersonating a user"
+        assert answer.message == reported
 
 
 async def test_whoever_may_edit_a_namespace_may_be_its_accounts(served: Any) -> None:

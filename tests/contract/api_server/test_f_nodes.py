@@ -170,7 +170,7 @@ async def test_what_a_node_reads_ends_with_the_pod_that_needs_it(served: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "told"),
+    ("method", "path", "reported"),
     [
         ("GET", "/api/v1/persistentvolumes", "can only get individual resources of this type"),
         ("GET", f"{DEFAULT}/persistentvolumeclaims", "can only get individual resources of this type"),
@@ -201,12 +201,12 @@ async def test_what_a_node_reads_ends_with_the_pod_that_needs_it(served: Any) ->
     ],
 )
 async def test_a_refusal_says_what_a_node_may_do_instead(
-    served: Any, method: str, path: str, told: str
+    served: Any, method: str, path: str, reported: str
 ) -> None:
     async with world(served) as w:
         answer = await w.node.ask(method, path)
         assert answer.status == 403
-        assert answer.message.endswith(f": {told}")
+        assert answer.message.endswith(f": {reported}")
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ async def test_a_node_without_the_group_or_a_name_is_nobody(served: Any) -> None
         person(w.api.server, "system:node:", "system:nodes") as nameless,
     ):
         assert (await pretender.get("/api/v1/nodes/n1")).status == 403
-        told = (await nameless.get("/api/v1/services")).message
-        assert told.endswith('unknown node for user "system:node:"')
+        reported = (await nameless.get("/api/v1/services")).message
+        assert reported.endswith('unknown node for user "system:node:"')
 
 
 # --- tokens
@@ -268,7 +268,7 @@ async def test_a_token_for_an_audience_of_the_driver_of_the_pods_claim_is_201(se
 
 
 @pytest.mark.parametrize(
-    ("audiences", "reference", "told"),
+    ("audiences", "reference", "reported"),
     [
         (("a", "b"), {}, "node may only request 0 or 1 audiences"),
         (
@@ -283,13 +283,13 @@ async def test_a_token_for_an_audience_of_the_driver_of_the_pods_claim_is_201(se
     ],
 )
 async def test_a_token_that_a_node_does_not_get(
-    served: Any, audiences: tuple[str, ...], reference: dict[str, str], told: str
+    served: Any, audiences: tuple[str, ...], reference: dict[str, str], reported: str
 ) -> None:
     async with world(served) as w:
         path = f"{DEFAULT}/serviceaccounts/robot1/token"
         answer = await w.node.post(path, w.token("1", *audiences, **reference))
         assert answer.status == 403
-        assert told in answer.message
+        assert reported in answer.message
 
 
 async def test_an_audience_can_be_granted_to_nodes(served: Any) -> None:
@@ -343,8 +343,10 @@ async def test_labels_that_a_node_may_give_itself(served: Any, label: str, allow
         made = await node.post("/api/v1/nodes", body)
         assert made.status == (201 if allowed else 403)
         if not allowed:
-            told = f'nodes "n1" is forbidden: node "n1" is not allowed to set the following labels: {label}'
-            assert made.message == told
+            reported = (
+                f'nodes "n1" is forbidden: node "n1" is not allowed to set the following labels: {label}'
+            )
+            assert made.message == reported
             await api.post("/api/v1/nodes", {"metadata": {"name": "n1"}})
         changed = await node.merge("/api/v1/nodes/n1", {"metadata": {"labels": {label: "w"}}})
         assert changed.status == (200 if allowed else 403)
@@ -388,7 +390,7 @@ def _mirror(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"metadata": {"annotations": {}}}, f'pod does not have "{MIRROR}" annotation'),
         ({"spec": {"nodeName": "n2"}}, 'node "n1" can only create pods with spec.nodeName set to itself'),
@@ -409,7 +411,7 @@ def _mirror(**changes: Any) -> dict[str, Any]:
     ],
 )
 async def test_a_mirror_pod_belongs_to_its_node_and_names_nothing_else(
-    served: Any, changes: dict[str, Any], told: str
+    served: Any, changes: dict[str, Any], reported: str
 ) -> None:
     async with world(served) as w:
         uid = (await w.api.get("/api/v1/nodes/n1")).json["metadata"]["uid"]
@@ -417,7 +419,7 @@ async def test_a_mirror_pod_belongs_to_its_node_and_names_nothing_else(
         answer = await w.node.post(f"{DEFAULT}/pods", _mirror(**{**changes, "owner": owner}))
         assert answer.status == 403
         assert answer.message.startswith('pods "m" is forbidden: ')
-        assert told in answer.message
+        assert reported in answer.message
         assert (await w.node.post(f"{DEFAULT}/pods", _mirror(owner={"uid": uid}))).status == 201
 
 
@@ -443,8 +445,8 @@ async def test_nobody_adds_changes_or_removes_the_annotation_of_mirror_pods(
                 assert answer.status == 403  # it may not update its pods at all
                 continue
             assert answer.status == 422
-            told = f"metadata.annotations[{MIRROR}]: Forbidden: may not {done} mirror pod annotation"
-            assert told in answer.json["message"]
+            reported = f"metadata.annotations[{MIRROR}]: Forbidden: may not {done} mirror pod annotation"
+            assert reported in answer.json["message"]
         kept = (await w.api.get(f"{DEFAULT}/pods/m")).json["metadata"].get("annotations", {})
         assert kept.get(MIRROR) == before
 
@@ -469,14 +471,16 @@ async def test_status_deletion_and_eviction_of_own_pods_only(served: Any) -> Non
         )
         assert (await w.node.merge(f"{DEFAULT}/pods/p1/status", status)).status == 200
         labelled = {"metadata": {"labels": {"a": "b"}}, **status}
-        told = (await w.node.merge(f"{DEFAULT}/pods/p1/status", labelled)).message
-        assert told.endswith('node "n1" cannot update labels through pod status')
+        reported = (await w.node.merge(f"{DEFAULT}/pods/p1/status", labelled)).message
+        assert reported.endswith('node "n1" cannot update labels through pod status')
         assert (await w.node.merge(f"{DEFAULT}/pods/p1", {"metadata": {"labels": {"a": "b"}}})).status == 403
         evict = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p2"}}
-        told = (await w.node.post(f"{DEFAULT}/pods/p2/eviction", evict)).message
-        assert told == 'pods "p2" is forbidden: node n1 can only evict pods with spec.nodeName set to itself'
-        told = (await w.node.delete(f"{DEFAULT}/pods/p2")).message
-        assert told.endswith('node "n1" can only delete pods with spec.nodeName set to itself')
+        reported = (await w.node.post(f"{DEFAULT}/pods/p2/eviction", evict)).message
+        assert (
+            reported == 'pods "p2" is forbidden: node n1 can only evict pods with spec.nodeName set to itself'
+        )
+        reported = (await w.node.delete(f"{DEFAULT}/pods/p2")).message
+        assert reported.endswith('node "n1" can only delete pods with spec.nodeName set to itself')
         evict["metadata"] = {"name": "p1"}
         assert (await w.node.post(f"{DEFAULT}/pods/p1/eviction", evict)).status == 201
         assert (await w.node.delete(f"{DEFAULT}/pods/p1?gracePeriodSeconds=0")).status == 200

@@ -66,7 +66,7 @@ async def test_masters_need_no_reason_and_nodes_have_their_own(served: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("selector", "told"),
+    ("selector", "reported"),
     [
         ({"fieldSelector": {"rawSelector": "nonsense"}}, "fieldSelector ignored due to parse error"),
         (
@@ -78,12 +78,12 @@ async def test_masters_need_no_reason_and_nodes_have_their_own(served: Any) -> N
     ],
 )
 async def test_a_selector_that_makes_no_sense_is_left_out_and_told(
-    served: Any, selector: dict[str, Any], told: str
+    served: Any, selector: dict[str, Any], reported: str
 ) -> None:
     async with served() as api:
         about = {"verb": "list", "resource": "pods", **selector}
         answer = await status(api, ACCESS, groups=["system:masters"], resourceAttributes=about)
-        expected = {"evaluationError": f"spec.resourceAttributes.{told}"} if told else {}
+        expected = {"evaluationError": f"spec.resourceAttributes.{reported}"} if reported else {}
         assert answer == {"allowed": True, **expected}
 
 
@@ -99,7 +99,7 @@ async def test_a_review_may_be_about_paths_and_about_kinds_that_nobody_serves(se
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "code", "told"),
+    ("path", "body", "code", "reported"),
     [
         (ACCESS, {"user": "a"}, 422, "exactly one of nonResourceAttributes or resourceAttributes"),
         (
@@ -132,13 +132,13 @@ async def test_a_review_may_be_about_paths_and_about_kinds_that_nobody_serves(se
     ],
 )
 async def test_a_review_that_asks_nothing_is_refused(
-    served: Any, path: str, body: dict[str, Any], code: int, told: str
+    served: Any, path: str, body: dict[str, Any], code: int, reported: str
 ) -> None:
     async with served() as api:
         meta = {"metadata": {"namespace": "default"}} if path == LOCAL else {}
         answer = await api.post(path, {**meta, "spec": body})
         assert answer.status == code, answer.json
-        assert told in answer.json["message"]
+        assert reported in answer.json["message"]
 
 
 async def test_a_local_review_asks_about_the_namespace_of_its_url(served: Any) -> None:

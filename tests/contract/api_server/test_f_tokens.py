@@ -144,7 +144,7 @@ async def test_3607_seconds_for_a_pod_last_a_year_and_warn_after_an_hour(served:
 
 
 @pytest.mark.parametrize(
-    ("reference", "status", "told"),
+    ("reference", "status", "reported"),
     [
         (
             {"kind": "ConfigMap", "apiVersion": "v1", "name": "a"},
@@ -168,7 +168,7 @@ async def test_3607_seconds_for_a_pod_last_a_year_and_warn_after_an_hour(served:
     ],
 )
 async def test_what_a_token_can_be_bound_to(
-    served: Any, reference: dict[str, Any], status: int, told: str
+    served: Any, reference: dict[str, Any], status: int, reported: str
 ) -> None:
     async with served() as api:
         await robot(api)
@@ -179,8 +179,8 @@ async def test_what_a_token_can_be_bound_to(
         await api.post("/api/v1/nodes", {"metadata": {"name": "n1"}})
         answer = await api.post(f"{ACCOUNT}/token", {"spec": {"boundObjectRef": reference}})
         assert answer.status == status, answer.json
-        if told:
-            assert answer.json["message"] == told
+        if reported:
+            assert answer.json["message"] == reported
             return
         token = answer.json["status"]["token"]
         assert (await review(api, token))["authenticated"] is True
@@ -211,8 +211,8 @@ async def test_a_review_asks_for_audiences(served: Any) -> None:
         ]
         good = await review(api, vault, "vault", "other")
         assert (good["authenticated"], good["audiences"]) == (True, ["vault"])
-        told = f'token audiences ["vault"] is invalid for the target audiences ["{ISSUER}"]'
-        assert (await review(api, vault))["error"] == f"[invalid bearer token, {told}]"
+        reported = f'token audiences ["vault"] is invalid for the target audiences ["{ISSUER}"]'
+        assert (await review(api, vault))["error"] == f"[invalid bearer token, {reported}]"
         async with person(api.server, token=vault) as bearer:
             assert (await bearer.get("/api")).status == 401
         admin = await review(api, api.server.admin_token, "vault")

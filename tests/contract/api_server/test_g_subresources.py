@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.apiserver.test_streams import on_a_node
+from tests.apiserver.test_streams import pod_on_a_node
 from tests.contract.api_server.samples import deployment, make, make_pod
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -129,7 +129,7 @@ async def test_ephemeral_containers_are_appended_and_nothing_else(shared: Any) -
 
 
 @pytest.mark.parametrize(
-    ("patch", "told"),
+    ("patch", "reported"),
     [
         (debugger("c"), 'spec.ephemeralContainers[0].name: Duplicate value: "c"'),
         (
@@ -147,13 +147,13 @@ async def test_ephemeral_containers_are_appended_and_nothing_else(shared: Any) -
         ),
     ],
 )
-async def test_what_an_ephemeral_container_may_not_be(shared: Any, patch: Any, told: str) -> None:
+async def test_what_an_ephemeral_container_may_not_be(shared: Any, patch: Any, reported: str) -> None:
     async with shared() as api:
         await make_pod(api)
         path = api.at("pods", "p", "ephemeralcontainers")
         refused = await api.call("PATCH", path, patch, type=STRATEGIC)
         assert refused.status == 422, refused.json
-        assert told in refused.json["message"]
+        assert reported in refused.json["message"]
 
 
 async def test_ephemeral_containers_neither_go_nor_change(shared: Any) -> None:
@@ -174,8 +174,8 @@ async def test_ephemeral_containers_only_by_their_own_path(shared: Any) -> None:
         refused = await api.call("PATCH", api.at("pods", "p"), debugger(), type=STRATEGIC)
         assert refused.status == 422
         path = api.at("pods")
-        body = {"metadata": {"name": "q"}, "spec": {"containers": [{"name": "c", "image": "a"}]}}
-        body["spec"].update(debugger()["spec"])
+        spec = {"containers": [{"name": "c", "image": "a"}], **debugger()["spec"]}
+        body = {"metadata": {"name": "q"}, "spec": spec}
         born = await api.post(path, body)
         assert born.status == 422
         assert "cannot be set on create" in born.json["message"]
@@ -217,7 +217,7 @@ async def test_resize_changes_amounts_and_nothing_else(shared: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("patch", "told"),
+    ("patch", "reported"),
     [
         (amounts(requests={"cpu": "2"}, limits={"memory": "1Gi"}), SAME_CLASS),
         (amounts(requests={"cpu": None}, limits={"cpu": None}), SAME_CLASS),
@@ -239,19 +239,19 @@ async def test_resize_changes_amounts_and_nothing_else(shared: Any) -> None:
         ),
     ],
 )
-async def test_what_resize_refuses(shared: Any, patch: Any, told: str) -> None:
+async def test_what_resize_refuses(shared: Any, patch: Any, reported: str) -> None:
     async with shared() as api:
         await a_burstable_pod(api)
         answer = await api.call("PATCH", api.at("pods", "p", "resize"), patch, type=STRATEGIC)
         assert answer.status == 422, answer.json
-        assert told in answer.json["message"]
+        assert reported in answer.json["message"]
 
 
 # Attach
 
 
 async def test_attach_with_stdin_reaches_the_node(served: Any) -> None:
-    async with served() as api, on_a_node(api) as node:
+    async with served() as api, pod_on_a_node(api) as node:
         path = "/api/v1/namespaces/default/pods/p/attach?stdin=true&stdout=true&tty=true"
         headers = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
         answer, stream = await api.http.upgrade(path, headers, method="POST")
@@ -259,6 +259,6 @@ async def test_attach_with_stdin_reaches_the_node(served: Any) -> None:
         await stream.write(b"hello")
         assert await stream.read() == b"HELLO"
         stream.close()
-        method, asked, query = node.asked[-1]
+        method, asked, query = node.requests[-1]
         assert (method, asked) == ("POST", "/attach/default/p/c")
         assert set(query.split("&")) == {"input=1", "output=1", "tty=1"}

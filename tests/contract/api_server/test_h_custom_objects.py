@@ -13,8 +13,8 @@ from tests.contract.api_server.definitions import (
     WIDGETS,
     define,
     definition,
+    error_message,
     obj,
-    told,
     undefine,
     version,
     widget,
@@ -93,7 +93,7 @@ async def test_embedded_resources_are_resources(served: Any) -> None:
         made = await api.post(WIDGETS, widget(pod=pod))
         assert made.json["spec"]["pod"] == {**pod, "metadata": {"name": "p"}}
         assert made.warnings == ['299 - "unknown field \\"spec.pod.metadata.x\\""']
-        assert told(await api.post(WIDGETS, widget("x", pod={"kind": "Pod"}))) == (
+        assert error_message(await api.post(WIDGETS, widget("x", pod={"kind": "Pod"}))) == (
             "spec.pod.apiVersion: Required value"
         )
         wrong = await api.post(WIDGETS, widget("x", pod={**pod, "metadata": {"labels": 1}}))
@@ -136,7 +136,7 @@ async def test_objects_are_checked_against_the_schema(served: Any, spec: Json, w
     async with served() as api:
         await define(api, version(spec={**schema, "required": ["size"]}))
         answer = await api.post(WIDGETS, widget(**spec))
-        assert words in told(answer)
+        assert words in error_message(answer)
         assert answer.json["details"]["kind"] == "Widget"
 
 
@@ -145,7 +145,7 @@ async def test_rules_wait_for_a_sound_object(served: Any) -> None:
         rule = {"x-kubernetes-validations": [{"rule": "self.size > 0"}]}
         await define(api, version(spec={**obj(size=INTEGER, colour=STRING), "required": ["colour"], **rule}))
         answer = await api.post(WIDGETS, widget(size=0))
-        assert told(answer) == (
+        assert error_message(answer) == (
             "[spec.colour: Required value, <nil>: Invalid value: null: some validation rules were not "
             "checked because the object was invalid; correct the existing errors to complete validation]"
         )
@@ -164,10 +164,10 @@ async def test_what_was_wrong_before_may_stay(served: Any) -> None:
         labelled = await api.merge(f"{WIDGETS}/w", {"metadata": {"labels": {"a": "b"}}})
         assert labelled.status == 200, labelled.json
         assert labelled.warnings == ['299 - "spec.colour: Invalid value: \\"mauve\\": red only"']
-        assert "should be less than or equal to 10" in told(
+        assert "should be less than or equal to 10" in error_message(
             await api.merge(f"{WIDGETS}/w", {"spec": {"size": 51}})
         )
-        assert "red only" in told(await api.merge(f"{WIDGETS}/w", {"spec": {"colour": "teal"}}))
+        assert "red only" in error_message(await api.merge(f"{WIDGETS}/w", {"spec": {"colour": "teal"}}))
         better = await api.merge(f"{WIDGETS}/w", {"spec": {"size": 5}})
         assert (better.status, better.json["spec"]) == (200, {"size": 5, "colour": "mauve"})
 
@@ -177,7 +177,7 @@ async def test_only_the_status_is_judged_at_status(served: Any) -> None:
         await define(api)
         await api.post(WIDGETS, widget(size=1))
         wrong = await api.merge(f"{WIDGETS}/w/status", {"status": {"ready": "yes"}})
-        assert told(wrong) == (
+        assert error_message(wrong) == (
             'status.ready: Invalid value: "string": ready in body must be of type boolean: "string"'
         )
 
@@ -212,7 +212,7 @@ async def test_put_needs_the_version(served: Any) -> None:
     async with served() as api:
         await define(api)
         made = (await api.post(WIDGETS, widget(size=1))).json
-        assert told(await api.put(f"{WIDGETS}/w", widget(size=2))) == (
+        assert error_message(await api.put(f"{WIDGETS}/w", widget(size=2))) == (
             "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
         )
         assert (await api.put(f"{WIDGETS}/x", widget("x", size=2))).status == 404
@@ -275,7 +275,12 @@ async def test_selectable_fields_select(served: Any) -> None:
         fields = [{"jsonPath": ".spec.colour"}, {"jsonPath": ".spec.size"}]
         spec = obj(size=INTEGER, colour={**STRING, "default": "grey"})
         await define(api, version(spec=spec, selectableFields=fields))
-        for name, given in {"a": {"colour": "red"}, "b": {"colour": "blue", "size": 2}, "c": {}}.items():
+        objects: dict[str, dict[str, Any]] = {
+            "a": {"colour": "red"},
+            "b": {"colour": "blue", "size": 2},
+            "c": {},
+        }
+        for name, given in objects.items():
             await api.post(WIDGETS, widget(name, **given))
 
         async def names(selector: str) -> list[str]:
@@ -317,7 +322,7 @@ async def test_watches_begin_anew_when_the_schema_changes(served: Any) -> None:
             await api.post(WIDGETS, widget(size=1))
             await watch.next()
             await api.merge(PATH, {"spec": {"versions": [version(spec=obj(size=INTEGER))]}})
-            assert await watch.ended()
+            assert await watch.has_ended()
 
 
 async def test_deletecollection_and_table_and_metadata(served: Any) -> None:
@@ -386,7 +391,7 @@ async def test_scale_reads_and_writes_where_the_definition_says(served: Any) -> 
         assert put.json["spec"] == {"replicas": 5}
         found = (await api.get(f"{WIDGETS}/w")).json
         assert (found["spec"], found["metadata"]["generation"]) == ({"count": 5}, 3)
-        assert "should be a non-negative integer" in told(
+        assert "should be a non-negative integer" in error_message(
             await api.merge(f"{WIDGETS}/w", {"spec": {"count": -1}})
         )
 

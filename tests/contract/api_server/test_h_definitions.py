@@ -14,8 +14,8 @@ from tests.contract.api_server.definitions import (
     conditions,
     define,
     definition,
+    error_message,
     obj,
-    told,
     undefine,
     version,
     widget,
@@ -152,7 +152,7 @@ def _named(name: str) -> Json:
 )  # fmt: skip
 async def test_a_definition_is_refused(served: Any, given: Json, words: str) -> None:
     async with served() as api:
-        assert words in told(await api.post(CRDS, given))
+        assert words in error_message(await api.post(CRDS, given))
 
 
 async def test_an_approved_group_says_so(served: Any) -> None:
@@ -172,14 +172,15 @@ async def test_an_update_needs_the_version_and_keeps_what_is_stored_under(served
         made = await define(api)
         path = f"{CRDS}/widgets.example.com"
         bare = definition()
-        assert "metadata.resourceVersion: Invalid value: 0" in told(await api.put(path, bare))
+        assert "metadata.resourceVersion: Invalid value: 0" in error_message(await api.put(path, bare))
         cluster = {**made, "spec": {**made["spec"], "scope": "Cluster"}}
         assert (
-            told(await api.put(path, cluster)) == 'spec.scope: Invalid value: "Cluster": field is immutable'
+            error_message(await api.put(path, cluster))
+            == 'spec.scope: Invalid value: "Cluster": field is immutable'
         )
         kind = {**made["spec"]["names"], "kind": "Gadget"}
         renamed = await api.merge(path, {"spec": {"names": kind}})
-        assert 'spec.names.kind: Invalid value: "Gadget": field is immutable' in told(renamed)
+        assert 'spec.names.kind: Invalid value: "Gadget": field is immutable' in error_message(renamed)
         short = await api.merge(path, {"spec": {"names": {"shortNames": ["wd"]}}})
         assert (short.status, short.json["metadata"]["generation"]) == (200, 2)
         assert short.json["status"]["acceptedNames"]["shortNames"] == ["wd"]
@@ -194,7 +195,7 @@ async def test_a_version_that_was_stored_stays_listed(served: Any) -> None:
         moved = [version(storage=False), version("v2")]
         answer = await api.merge(path, {"spec": {"versions": moved}})
         assert answer.json["status"]["storedVersions"] == ["v1", "v2"]
-        assert 'status.storedVersions[0]: Invalid value: "v1": missing from spec.versions' in told(
+        assert 'status.storedVersions[0]: Invalid value: "v1": missing from spec.versions' in error_message(
             await api.merge(path, {"spec": {"versions": [version("v2")]}})
         )
         migrated = await api.merge(f"{path}/status", {"status": {"storedVersions": ["v2"]}})
@@ -302,7 +303,9 @@ async def test_two_servers_over_one_store_agree(served: Any) -> None:
             async with other.watch(CRDS) as watch:
                 await define(api)
                 await watch.next()
-                await second.backend.registry.of(CustomResourceDefinition).wait_applied(api.store.revision)
+                wait_applied = second.backend.registry.of(CustomResourceDefinition).wait_applied
+                assert wait_applied is not None
+                await wait_applied(api.store.revision)
             made = await other.post(WIDGETS, widget(size=1))
             assert made.status == 201, made.json
             assert (await api.get(f"{WIDGETS}/w")).json == made.json
@@ -312,7 +315,7 @@ async def test_two_servers_over_one_store_agree(served: Any) -> None:
                 await other.delete(f"{CRDS}/widgets.example.com")
                 assert (await here.next())["type"] == "DELETED"
                 assert (await there.next())["type"] == "DELETED"
-                assert await here.ended()
+                assert await here.has_ended()
                 assert await there.has_ended()
             assert (await api.get(WIDGETS)).status == (await other.get(WIDGETS)).status == 404
         finally:

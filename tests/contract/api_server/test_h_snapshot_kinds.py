@@ -12,10 +12,10 @@ from tests.contract.api_server.definitions import (
     SNAPSHOTS,
     conditions,
     content,
+    error_message,
     install_snapshots,
     manifest,
     snapshot,
-    told,
 )
 
 GROUPS = "/apis/groupsnapshot.storage.k8s.io"
@@ -27,12 +27,12 @@ async def test_a_snapshot_with_both_sources_is_refused(served: Any) -> None:
         await install_snapshots(api)
         both = snapshot(persistentVolumeClaimName="a", volumeSnapshotContentName="b")
         answer = await api.post(SNAPSHOTS, both)
-        assert told(answer) == (
+        assert error_message(answer) == (
             "spec.source: Invalid value: "
             "exactly one of volumeSnapshotContentName and persistentVolumeClaimName must be set"
         )
         assert answer.json["details"]["kind"] == "VolumeSnapshot"
-        assert "exactly one of" in told(await api.post(SNAPSHOTS, snapshot()))
+        assert "exactly one of" in error_message(await api.post(SNAPSHOTS, snapshot()))
 
 
 async def test_the_source_of_a_snapshot_is_immutable(served: Any) -> None:
@@ -41,13 +41,16 @@ async def test_the_source_of_a_snapshot_is_immutable(served: Any) -> None:
         made = await api.post(SNAPSHOTS, snapshot(persistentVolumeClaimName="a"))
         assert made.status == 201
         changed = await api.merge(f"{SNAPSHOTS}/s", {"spec": {"source": {"persistentVolumeClaimName": "b"}}})
-        assert told(changed) == (
+        assert error_message(changed) == (
             'spec.source.persistentVolumeClaimName: Invalid value: "b": '
             "persistentVolumeClaimName is immutable"
         )
         other = {"persistentVolumeClaimName": None, "volumeSnapshotContentName": "c"}
         swapped = await api.merge(f"{SNAPSHOTS}/s", {"spec": {"source": other}})
-        assert told(swapped) == "spec.source: Invalid value: persistentVolumeClaimName is required once set"
+        assert (
+            error_message(swapped)
+            == "spec.source: Invalid value: persistentVolumeClaimName is required once set"
+        )
         labelled = await api.merge(f"{SNAPSHOTS}/s", {"metadata": {"labels": {"a": "b"}}})
         assert labelled.status == 200
 
@@ -201,7 +204,7 @@ async def test_the_definitions_say_that_they_are_served(served: Any) -> None:
 async def test_contents_are_checked(served: Any, spec: Any, words: str) -> None:
     async with served() as api:
         await install_snapshots(api)
-        assert words in told(await api.post(CONTENTS, content(**spec)))
+        assert words in error_message(await api.post(CONTENTS, content(**spec)))
 
 
 async def test_sizes_are_numbers_or_amounts(served: Any) -> None:
@@ -213,11 +216,11 @@ async def test_sizes_are_numbers_or_amounts(served: Any) -> None:
             answer = await api.merge(f"{SNAPSHOTS}/s/status", {"status": {"restoreSize": size}})
             assert (answer.status, answer.json["status"]["restoreSize"]) == (200, size)
         wrong = await api.merge(f"{SNAPSHOTS}/s/status", {"status": {"restoreSize": "much"}})
-        assert told(wrong).startswith(
+        assert error_message(wrong).startswith(
             'status.restoreSize: Invalid value: "much": restoreSize in body should match'
         )
         negative = await api.merge(f"{CONTENTS}/c/status", {"status": {"restoreSize": -1}})
-        assert told(negative) == (
+        assert error_message(negative) == (
             "status.restoreSize: Invalid value: -1: restoreSize in body should be greater than or equal to 0"
         )
 
@@ -276,7 +279,7 @@ async def test_deleting_a_definition_takes_its_objects_along(served: Any) -> Non
                 deleted = await api.delete(f"{CRDS}/{name}")
                 assert (deleted.status, conditions(deleted.json)["Terminating"][0]) == (200, "True")
             assert (await watch.next())["type"] == "DELETED"
-            assert await watch.ended()
+            assert await watch.has_ended()
             while names:
                 event = await definitions.next()
                 names = names[1:] if event["type"] == "DELETED" else names

@@ -114,15 +114,15 @@ async def test_both_faces_are_watched_and_patched(shared: Any) -> None:
             assert (patched.status, patched.json["series"]) == (200, series)
             assert patched.json["apiVersion"] == EVENTS
             await api.delete(f"{new}/e")
-            told = [await watch.take(3) for watch in (face, other)]
-        for events, version, text in zip(told, (EVENTS, "v1"), ("note", "message"), strict=True):
+            reported = [await watch.take(3) for watch in (face, other)]
+        for events, version, text in zip(reported, (EVENTS, "v1"), ("note", "message"), strict=True):
             assert [e["type"] for e in events] == ["ADDED", "MODIFIED", "DELETED"]
             assert {e["object"]["apiVersion"] for e in events} == {version}
             assert {e["object"][text] for e in events} == {"assigned"}
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"eventTime": None}, "eventTime: Required value"),
         ({"reportingController": ""}, "reportingController: Required value"),
@@ -144,11 +144,11 @@ async def test_both_faces_are_watched_and_patched(shared: Any) -> None:
         ),
     ],
 )
-async def test_events_k8s_io_is_strict_on_create(shared: Any, change: Any, told: str) -> None:
+async def test_events_k8s_io_is_strict_on_create(shared: Any, change: Any, reported: str) -> None:
     async with shared() as api:
         refused = await api.post(api.at("events", group=EVENTS), {**placed(api), **change})
         assert refused.status == 422, refused.json
-        assert told in refused.json["message"]
+        assert reported in refused.json["message"]
 
 
 async def test_a_v1_event_lies_where_its_subject_lies(shared: Any) -> None:

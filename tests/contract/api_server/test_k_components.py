@@ -60,7 +60,7 @@ async def refused(who: Person, *asked: tuple[Any, ...]) -> list[str]:
 async def cluster(served: Any) -> AsyncIterator[tuple[Any, Any]]:
     """A server with the manifests' roles, the snapshot kinds, a node, a claim and a volume."""
     async with served() as api, AsyncExitStack() as stack:
-        await apply(Client(api.server.local(), component="test"))
+        await apply(Client(api.server.in_process_transport(), component="test"))
         await make(api, "/api/v1/nodes", {"metadata": {"name": "n1"}})
         default = "/api/v1/namespaces/default"
         await make(api, f"{default}/serviceaccounts", {"metadata": {"name": "default"}})

@@ -181,7 +181,7 @@ class Plant:
         events = await self.client.list(Event, "default")
         return [e for e in events if e.reason == reason and about in ("", e.involved_object.name)]
 
-    async def told(self, reason: str, message: str, seconds: float = LONG) -> None:
+    async def expect_event(self, reason: str, message: str, seconds: float = LONG) -> None:
         async def heard() -> bool:
             return any(e.message == message for e in await self.events(reason))
 
@@ -190,10 +190,10 @@ class Plant:
     def calls(self, method: str) -> int:
         return len(self.driver.requests_of(method))
 
-    def why(self, volume: str = "data") -> str:
+    def wait_reasons(self, volume: str = "data") -> set[str]:
         """What the controller waits for."""
         assert self.controller is not None
-        return next((w.why for w in self.controller.waits if w.key == unique(volume)), "")
+        return {w.wait.reason for w in self.controller.waits if w.key == unique(volume)}
 
     def pause(self, volume: str = "data") -> float:
         """Seconds until the controller looks at the volume again by itself; 0 if it has no plan to."""
@@ -222,7 +222,11 @@ async def plant(
     """With its controller and its attacher at work, or those of them that the test asks for."""
     driver = driver or scripted.driver("attach", "readonly")
     async with AsyncExitStack() as stack:
-        around = await stack.enter_async_context(world() if is_virtual() else https_apiserver())
+        around: InProcessEnv | HttpsApiServer
+        if is_virtual():
+            around = await stack.enter_async_context(world())
+        else:
+            around = await stack.enter_async_context(https_apiserver())
         await around.client.create(account())
         caller, socket = await _caller(stack, driver)
         made = Plant(around, driver, caller)

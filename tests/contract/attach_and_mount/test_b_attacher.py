@@ -16,11 +16,11 @@ from tests.support import scripted
 from tests.support.scripted import NAME, Fail, Hold, Lose
 from tests.support.timing import GRAIN, is_virtual, rest
 from volplane.api import codec
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.coordination import Lease
 from volplane.api.core import Node, PersistentVolume, Secret
 from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.csi.outcome import Code
-from volplane.sidecars.attacher.plan import NODE_ID
 
 both = pytest.mark.both
 
@@ -62,7 +62,7 @@ async def test_controllerpublish_deadline_exceeded_attacherror_finalizer_kept_re
     driver = scripted.driver("attach")
     hold = Hold(then=Lose(Code.DEADLINE_EXCEEDED))
     driver.script("ControllerPublishVolume", *[Lose(Code.DEADLINE_EXCEEDED)] * 2, hold)
-    flags = {} if is_virtual() else {"retry_interval_start": 0.1}
+    flags: dict[str, Any] = {} if is_virtual() else {"retry_interval_start": 0.1}
     async with plant("a", driver=driver, settings=flags) as p:
         await p.volume()
         await p.pod("web", on="a")
@@ -111,7 +111,9 @@ async def test_pauses_between_tries_double_up_to_5_min() -> None:
     driver = scripted.driver("attach")
     driver.always("ControllerPublishVolume", Fail(Code.INTERNAL, "no"))
     first, longest, tries = (1.0, 300.0, 14) if is_virtual() else (0.1, 0.3, 6)
-    flags = {} if is_virtual() else {"retry_interval_start": first, "retry_interval_max": longest}
+    flags: dict[str, Any] = (
+        {} if is_virtual() else {"retry_interval_start": first, "retry_interval_max": longest}
+    )
     async with plant("a", driver=driver, working=("controller",)) as p:
         await p.start_attacher(resync=0.0, **flags)
         await p.volume()
@@ -149,11 +151,11 @@ async def test_driver_unregistered_from_csinode_attach_fails_with_message_detach
         await p.volume("late")
         await p.pod("web", on="a")
         held = await p.attached("a")
-        assert held.metadata.annotations[NODE_ID] == "a"
+        assert held.metadata.annotations[ATTACHMENT_NODE_ID_ANNOTATION] == "a"
         for name in ("a", "b"):
             await p.client.patch(CSINode, name, merge={"spec": {"drivers": []}})
         await p.pod("late", "late", on="b")
-        await p.told(
+        await p.expect_event(
             "FailedAttachVolume",
             f'AttachVolume.Attach failed for volume "pv-late" : CSINode b does not contain driver {NAME}',
         )
@@ -177,7 +179,11 @@ async def test_csinode_gone_and_annotation_absent_detach_error_va_stays() -> Non
 
         await until(failed, LONG)
         assert p.calls("ControllerUnpublishVolume") == 0
-        await p.client.patch(VolumeAttachment, held.name, merge={"metadata": {"annotations": {NODE_ID: "a"}}})
+        await p.client.patch(
+            VolumeAttachment,
+            held.name,
+            merge={"metadata": {"annotations": {ATTACHMENT_NODE_ID_ANNOTATION: "a"}}},
+        )
         await p.detached("a")
 
 
@@ -207,7 +213,7 @@ async def test_readonly_pv_without_publish_readonly_request_has_readonly_false(c
         await p.volume(csi={"readOnly": True})
         await p.pod("web", on="a")
         await p.attached("a")
-        assert driver.called("ControllerPublishVolume")[0].readonly is capable
+        assert driver.requests_of("ControllerPublishVolume")[0].readonly is capable
 
 
 async def test_no_publish_unpublish_capability_va_attached_no_finalizer() -> None:
@@ -233,7 +239,7 @@ async def test_listvolumes_shows_the_volume_missing_on_the_node_publish_reissued
         await _known_to(driver, "vol-data")
         await p.pod("web", on="a")
         await p.attached("a")
-        driver.published["vol-data"].clear()  # somebody has detached it at the storage itself
+        driver.publications["vol-data"].clear()  # somebody has detached it at the storage itself
         await asyncio.sleep(each)
 
         async def again() -> bool:
@@ -241,7 +247,7 @@ async def test_listvolumes_shows_the_volume_missing_on_the_node_publish_reissued
 
         await until(again, LONG)
         assert p.calls("ControllerPublishVolume") == 2
-        driver.published["vol-stray"].add("a")  # a publication without an attachment is not touched
+        driver.publications["vol-stray"].add("a")  # a publication without an attachment is not touched
         rounds = p.calls("ListVolumes")
         await asyncio.sleep(each)
         await until_called(p, "ListVolumes", rounds + 1)
@@ -297,7 +303,7 @@ async def test_va_of_another_driver_untouched() -> None:
 
 @both
 async def test_two_replicas_only_the_leader_calls_rpcs() -> None:
-    elected = {"leader_election": True, "leader_election_namespace": "kube-system"}
+    elected: dict[str, Any] = {"leader_election": True, "leader_election_namespace": "kube-system"}
     quick: dict[str, Any] = {
         "leader_election_lease_duration": 1.5,
         "leader_election_renew_deadline": 1.0,
@@ -342,7 +348,7 @@ async def test_duplicate_controllerpublish_from_two_attachers_both_ok_one_attach
         for each in hold.values():
             each.release()
         await p.attached("a")
-        assert [len(driver.called("ControllerPublishVolume")) for driver in hold] == [1, 1]
+        assert [len(driver.requests_of("ControllerPublishVolume")) for driver in hold] == [1, 1]
         assert await p.published() == {"a"}
         assert (one.violations, other.violations) == (0, 0)
         assert len(await p.attachments()) == 1
@@ -358,9 +364,9 @@ async def test_failing_with_resource_exhausted_is_told_with_its_code_where_the_g
         await p.volume()
         await p.pod("web", on="a")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             found = await p.attachment("a")
             error = found.status.attach_error if found is not None else None
             return error is not None and error.error_code == 8
 
-        await until(told, LONG)
+        await until(reported, LONG)

@@ -112,8 +112,10 @@ async def test_block_pv_device_node_in_the_container_loop_device_exists_while_in
         metadata = json.loads(read(paths.real(f"{LAYOUT}/pv-data/data/vol_data.json")))
         assert set(metadata) == {"attachmentID", "driverName", "nodeName", "specVolID", "volumeHandle"}
         await here.list_event_messages()
-        told = [e for e in await here.client.list(Event, "default") if e.reason == "SuccessfulMountVolume"]
-        assert sorted(e.message for e in told) == [
+        reported = [
+            e for e in await here.client.list(Event, "default") if e.reason == "SuccessfulMountVolume"
+        ]
+        assert sorted(e.message for e in reported) == [
             f'MapVolume.MapPodDevice succeeded for volume "pv-data" globalMapPath "{LAYOUT}/pv-data/dev"',
             'MapVolume.MapPodDevice succeeded for volume "pv-data" volumeMapPath '
             f'"/var/lib/kubelet/pods/{pod.uid}/volumeDevices/kubernetes.io~csi"',

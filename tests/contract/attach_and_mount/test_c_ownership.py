@@ -61,7 +61,7 @@ MATRIX = [
 @pytest.mark.parametrize(("policy", "fs_type", "mode", "readonly", "given"), MATRIX)
 async def test_fsgroup_matrix(policy: str, fs_type: str, mode: str, readonly: bool, given: bool) -> None:
     async with node_world() as here:
-        await ready(here, **({"fsGroupPolicy": policy} if policy else {}))
+        await ready(here, **(dict[str, Any](fsGroupPolicy=policy) if policy else {}))
         await here.volume(accessModes=[mode], **csi(fs_type))
         pod = await here.pod(claim="data", readonly=readonly, securityContext={"fsGroup": GROUP})
         await here.wait_until_ready()
@@ -72,7 +72,7 @@ async def test_fsgroup_matrix(policy: str, fs_type: str, mode: str, readonly: bo
 
 
 class Grouping(FakeDiskDriver):
-    claims = frozenset({"VOLUME_MOUNT_GROUP"})
+    extra_capabilities = frozenset({"VOLUME_MOUNT_GROUP"})
 
 
 async def test_volume_mount_group_is_passed_and_the_node_never_chowns() -> None:
@@ -139,7 +139,7 @@ async def test_pod_info_and_tokens_at_publish_only(where: str) -> None:
             here,
             podInfoOnMount=True,
             tokenRequests=[{"audience": ""}, {"audience": "vault"}],
-            **({"serviceAccountTokenInSecrets": True} if where == "secrets" else {}),
+            **(dict[str, Any](serviceAccountTokenInSecrets=True) if where == "secrets" else {}),
         )
         await here.volume()
         pod = await here.pod(claim="data")
@@ -253,15 +253,15 @@ async def test_recursive_read_only_counts_for_what_is_mounted_below(wish: str | 
         (status,) = pod.status.container_statuses
         assert status.state.terminated is not None
         assert status.state.terminated.exit_code == code
-        (told,) = status.volume_mounts
-        assert told.recursive_read_only == ("Enabled" if code == 3 else "Disabled")
+        (reported,) = status.volume_mounts
+        assert reported.recursive_read_only == ("Enabled" if code == 3 else "Disabled")
 
 
 async def test_mount_options_of_a_volume_that_is_not_mounted_are_refused() -> None:
     async with node_world() as here:
         await here.start()
         path = {"path": here.directory}
-        body = {"csi": None, "hostPath": path, "mountOptions": ["noatime"]}
+        body: dict[str, Any] = {"csi": None, "hostPath": path, "mountOptions": ["noatime"]}
         await here.volume(attached=False, **body)
         await here.pod(claim="data")
         await here.wait_for_event(

@@ -126,9 +126,9 @@ async def test_containers_with_different_labels_cannot_share_a_volume() -> None:
                 }
             ],
         )
-        told = await here.wait_for_event("multiple SELinux labels found")
-        assert told.startswith("Unable to attach or mount volumes: unmounted volumes=[data]")
-        assert told.endswith(f"multiple SELinux labels found: {label(SECOND)},{label()}")
+        reported = await here.wait_for_event("multiple SELinux labels found")
+        assert reported.startswith("Unable to attach or mount volumes: unmounted volumes=[data]")
+        assert reported.endswith(f"multiple SELinux labels found: {label(SECOND)},{label()}")
         assert not here.disks.calls
 
 
@@ -138,8 +138,8 @@ async def test_a_different_label_waits_for_the_full_unmount_of_the_first() -> No
         await here.volume(accessModes=ONE_POD)
         await mounted(here, "one", **options())
         await here.pod("two", claim="data", securityContext=options(SECOND))
-        told = await here.wait_for_event("conflicting SELinux labels")
-        assert told.endswith(
+        reported = await here.wait_for_event("conflicting SELinux labels")
+        assert reported.endswith(
             f'conflicting SELinux labels of volume pv-data: "{label()}" and "{label(SECOND)}"'
         )
         await here.delete("one")

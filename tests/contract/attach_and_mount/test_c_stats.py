@@ -29,7 +29,7 @@ LABELS = '{namespace="default",persistentvolumeclaim="data"}'
 class Telling(FakeDiskDriver):
     """Says how full its volumes are."""
 
-    claims = frozenset({"VOLUME_CONDITION"})
+    extra_capabilities = frozenset({"VOLUME_CONDITION"})
     wrong = ""
 
     async def node_get_volume_stats(
@@ -112,7 +112,7 @@ async def test_stats_each_minute_with_jitter() -> None:
 
 async def test_nil_usage_is_an_error_and_shows_nothing() -> None:
     class Silent(Telling):
-        claims = frozenset()
+        extra_capabilities = frozenset()
 
         async def node_get_volume_stats(
             self, request: v1.NodeGetVolumeStatsRequest
@@ -158,7 +158,7 @@ async def test_a_driver_without_the_capability_is_not_asked() -> None:
         await here.pod(claim="data", device="/dev/xvda")
         await here.wait_until_ready()
         assert here.role is not None
-        (entry,) = here.role.volumes.entries.values()
-        (spec,) = entry.wanted.values()
-        assert await entry.plugin.read_metrics(spec) is None
+        (state,) = here.role.volumes.memory.volumes.values()
+        (spec,) = state.desired.pods.values()
+        assert await here.role.volumes.plugins[state.plugin].read_metrics(spec) is None
         assert here.disks.count_calls() == {"stage": 1, "publish": 1}

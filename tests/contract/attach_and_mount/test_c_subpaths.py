@@ -141,8 +141,8 @@ async def test_symlink_to_root_exposes_nothing_and_names_no_path_of_the_machine(
 ) -> None:
     async with node_world() as here:
         await attacked(here, command, subpath)
-        told = await here.wait_for_event("subPath")
-        assert told in (
+        reported = await here.wait_for_event("subPath")
+        assert reported in (
             'Error: failed to prepare subPath for volumeMount "data" of container "main"',
             'Error: failed to create subPath directory for volumeMount "data" of container "main"',
         )

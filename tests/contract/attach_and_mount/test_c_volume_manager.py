@@ -28,7 +28,7 @@ from volplane.api.errors import Unavailable
 from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.csi.outcome import CallError, Code
 from volplane.host import mounts
-from volplane.node.plan import MountState
+from volplane.node.volume_manager.plan import MountState
 
 pytestmark = pytest.mark.root
 
@@ -92,10 +92,10 @@ async def test_volume_in_use_but_not_attached_no_nodestage_before_it_is() -> Non
         await wait_briefly()
         assert not here.disks.calls
         assert here.role is not None
-        waits = {w.key: w.why for w in here.role.list_waits()}
+        waits = {w.key: w.why for w in here.role.wait_reports()}
         assert waits == {
             unique_name(): "not attached yet: node.status.volumesAttached does not list it",
-            "pod/default/app": "its volumes are being mounted",
+            "pod/default/app": "mounting the pod's volumes",
         }
         await here.attach()
         await here.wait_until_ready()
@@ -197,7 +197,9 @@ async def test_driver_unregistered_states_unchanged_pod_termination_blocks_rereg
         await here.wait_until_ready()
         await here.stop_driver()
         assert here.role is not None
-        await until(sometimes(lambda: not list(here.role.drivers)))
+        kubelet = here.role
+        assert kubelet is not None
+        await until(sometimes(lambda: not list(kubelet.drivers)))
         await here.delete()
 
         async def waits() -> bool:
@@ -207,8 +209,8 @@ async def test_driver_unregistered_states_unchanged_pod_termination_blocks_rereg
         await until(waits)
         assert await here.phase() != "gone"
         assert len(here.list_mounts()) == 2
-        (entry,) = here.role.volumes.entries.values()
-        assert entry.device is MountState.MOUNTED
+        (state,) = here.role.volumes.memory.volumes.values()
+        assert state.actual.device is MountState.MOUNTED
         await here.start_driver()
         await here.wait_for_phase("gone")
         await is_out_of_use(here)
@@ -254,8 +256,8 @@ async def test_a_claim_that_is_not_bound_is_told_and_looked_at_again() -> None:
         status = {"status": {"phase": "Pending"}}
         await here.client.patch(PersistentVolumeClaim, "data", "default", merge=status, subresource="status")
         await here.pod(claim="data")
-        told = await here.wait_for_event("PVC is not bound")
-        assert told == (
+        reported_text = await here.wait_for_event("PVC is not bound")
+        assert reported_text == (
             "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], "
             "failed to process volumes=[data]: error processing PVC default/data: PVC is not bound"
         )
@@ -281,8 +283,8 @@ async def test_a_live_read_that_fails_is_a_failed_verification_like_any_other(
         here.role.node_object.is_attached_live = at_first_not  # type: ignore[method-assign]
         await here.pod(claim="data")
         await here.wait_until_ready()
-        told = [r for r in caplog.records if "for a moment" in r.getMessage() or r.exc_info]
-        assert [(r.levelname, bool(r.exc_info)) for r in told] == [("WARNING", False)]
+        reported_text = [r for r in caplog.records if "for a moment" in r.getMessage() or r.exc_info]
+        assert [(r.levelname, bool(r.exc_info)) for r in reported_text] == [("WARNING", False)]
 
 
 async def test_volumemode_mismatch_block_in_volume_mounts_exact_text_no_rpc() -> None:
@@ -307,8 +309,8 @@ async def test_requires_republish_publish_fails_on_a_running_pod_event_only_cont
         target = here.paths.real(here.paths.csi_target(pod.uid, "pv-data"))
         write(f"{target}/file", "kept")
         here.disks.hooks["publish"] = failing(Code.INTERNAL, "not now")
-        told = await here.wait_for_event("not now")
-        assert {e.reason for e in await here.client.list(Event, "default") if e.message == told} == {
+        reported_text = await here.wait_for_event("not now")
+        assert {e.reason for e in await here.client.list(Event, "default") if e.message == reported_text} == {
             "FailedMount"
         }
         assert (await here.client.get(Pod, "app", "default")).status.phase == "Running"
@@ -363,7 +365,7 @@ async def test_many_pods_come_and_go_and_nothing_is_kept() -> None:
             return not role.pods.workers and not await role.runtimes.states()
 
         await until(quiet)
-        assert role.volumes.entries == {}
+        assert role.volumes.memory.volumes == {}
         assert not [task for task in asyncio.all_tasks() if "p1" in task.get_name().split("/")]
 
 
@@ -467,7 +469,7 @@ async def test_pod_deleted_while_nodestage_hangs_on_a_real_socket_with_the_durat
 
 def whys(here: NodeEnv) -> list[str]:
     assert here.role is not None
-    return [w.why for w in here.role.list_waits()]
+    return [w.why for w in here.role.wait_reports()]
 
 
 async def test_driver_with_attachrequired_false_nothing_in_volumes_in_use() -> None:
@@ -511,9 +513,11 @@ async def test_without_controller_attach_detach_a_csi_volume_gets_a_clear_event(
         assert "volumes.kubernetes.io/controller-managed-attach-detach" not in node.metadata.annotations
         await here.volume(attached=False)
         await here.pod(claim="data")
-        told = await here.wait_for_event("--enable-controller-attach-detach=false")
-        assert told.startswith('AttachVolume.Attach failed for volume "pv-data" : this node attaches volumes')
-        reasons = {e.reason for e in await here.client.list(Event, "default") if e.message == told}
+        reported_text = await here.wait_for_event("--enable-controller-attach-detach=false")
+        assert reported_text.startswith(
+            'AttachVolume.Attach failed for volume "pv-data" : this node attaches volumes'
+        )
+        reasons = {e.reason for e in await here.client.list(Event, "default") if e.message == reported_text}
         assert reasons == {"FailedAttachVolume"}
         assert not here.disks.calls
         await here.delete()

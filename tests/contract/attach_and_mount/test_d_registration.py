@@ -104,9 +104,9 @@ async def test_version_list_2_or_empty_refused(versions: list[str]) -> None:
         await here.start()
         await driver(here, stack)
         made = await registrar(here, stack, versions=versions)
-        told = await verdict(made)
-        assert not told.registered
-        assert "none of the CSI versions" in told.error
+        reported = await verdict(made)
+        assert not reported.registered
+        assert "none of the CSI versions" in reported.error
         assert await drivers(here) == []
 
 
@@ -114,9 +114,9 @@ async def test_another_kind_of_plugin_is_refused() -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
         made = await registrar(here, stack, type="DevicePlugin")
-        told = await verdict(made)
-        assert not told.registered
-        assert "No handler registered for plugin type: DevicePlugin" in told.error
+        reported = await verdict(made)
+        assert not reported.registered
+        assert "No handler registered for plugin type: DevicePlugin" in reported.error
 
 
 async def test_two_sockets_announcing_the_same_driver_second_refused_first_intact() -> None:
@@ -126,8 +126,8 @@ async def test_two_sockets_announcing_the_same_driver_second_refused_first_intac
         first = await registrar(here, stack)
         assert (await verdict(first)).registered
         second = await registrar(here, stack, where="other")
-        told = await verdict(second)
-        assert told.error == (
+        reported = await verdict(second)
+        assert reported.error == (
             "Another driver with the same name is already registered with a higher supported version"
         )
         assert await drivers(here) == [DRIVER]
@@ -209,9 +209,9 @@ async def test_nodegetinfo_that_hangs_is_given_up_when_the_flag_says() -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start(csi_timeout=0.3)
         await driver(here, stack, Hanging(here.paths))
-        told = await verdict(await registrar(here, stack))
-        assert not told.registered
-        assert "code = DeadlineExceeded" in told.error
+        reported = await verdict(await registrar(here, stack))
+        assert not reported.registered
+        assert "code = DeadlineExceeded" in reported.error
         assert await drivers(here) == []
 
 
@@ -222,9 +222,9 @@ async def test_topology_value_changed_for_an_existing_label_registration_refused
         await here.client.patch(Node, NODE, merge=label)
         await driver(here, stack)
         made = await registrar(here, stack)
-        told = await verdict(made)
-        assert not told.registered
-        assert "detected topology value collision" in told.error
+        reported = await verdict(made)
+        assert not reported.registered
+        assert "detected topology value collision" in reported.error
 
 
 async def test_node_object_recreated_with_a_new_uid_stale_csinode_recreated_at_next_kubelet_start() -> None:

@@ -12,7 +12,7 @@ from tests.loops.inprocess import until
 from tests.node.node_env import DRIVER, path_exists
 from volplane.api.core import Event
 from volplane.csi.outcome import CallError, Code
-from volplane.node.plan import MountState
+from volplane.node.volume_manager.plan import MountState
 
 pytestmark = pytest.mark.root
 
@@ -59,15 +59,15 @@ async def test_each_code_state_files_and_next_call_after_pod_deletion(
         staged = path_exists(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
         published = path_exists(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
         assert here.role is not None
-        (entry,) = here.role.volumes.entries.values()
+        (state,) = here.role.volumes.memory.volumes.values()
         if call == "stage":
             assert staged is uncertain
             assert not published
-            assert entry.device is (MountState.UNCERTAIN if uncertain else MountState.ABSENT)
+            assert state.actual.device is (MountState.UNCERTAIN if uncertain else MountState.ABSENT)
         else:
             assert staged
             assert published is uncertain
-            assert (pod.uid in entry.pods) is uncertain
+            assert (pod.uid in state.actual.mounts) is uncertain
         await here.delete()
         await here.wait_for_phase("gone")
         await until(lambda: _is_out_of_use(here))
@@ -91,8 +91,8 @@ async def test_registered_but_socket_dead_before_the_step_no_directory_created_o
         # The registrar lives on, so that the driver stays registered.
         await here.kill_driver()
         pod = await here.pod(claim="data")
-        told = await here.wait_for_event(f"driver {DRIVER} does not answer")
-        assert {e.reason for e in await here.client.list(Event, "default") if e.message == told} == {
+        reported = await here.wait_for_event(f"driver {DRIVER} does not answer")
+        assert {e.reason for e in await here.client.list(Event, "default") if e.message == reported} == {
             "FailedMount"
         }
         assert here.disks.calls == []

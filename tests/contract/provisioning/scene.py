@@ -140,7 +140,7 @@ class Stage:
         await asyncio.sleep(pause * (times - 1))
 
         async def enough() -> bool:
-            return len(self.driver.called(method)) >= times
+            return len(self.driver.requests_of(method)) >= times
 
         await self.until(enough)
         assert min(self.driver.pauses(method)[: times - 1]) > pause - GRAIN

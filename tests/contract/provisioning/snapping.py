@@ -53,7 +53,7 @@ async def snapshotting(
 
 
 async def snapshot_class(
-    stage: Stage, name: str = "snaps", *, policy: str = "Delete", default: bool = False, **parameters: str
+    stage: Stage, name: str = "snaps", *, policy: str = "Delete", default: bool = False, **parameters: Any
 ) -> None:
     notes = {snapshots.IS_DEFAULT: "true"} if default else {}
     await stage.client.create(

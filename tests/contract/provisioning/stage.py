@@ -129,10 +129,10 @@ class Stage:
         await until(there, PATIENCE)
 
     async def event(self, reason: str, message: str = "", *, about: str = "") -> Event:
-        async def told() -> Event | None:
+        async def reported() -> Event | None:
             return next(iter(await self.events(reason, message, about=about)), None)
 
-        found: Event = await until(told, PATIENCE)
+        found: Event = await until(reported, PATIENCE)
         return found
 
     async def events(self, reason: str, message: str = "", *, about: str = "") -> list[Event]:
@@ -149,7 +149,7 @@ class Stage:
 
     async def called_by(self, driver: Any, method: str, times: int = 1) -> list[Any]:
         async def enough() -> list[Any] | None:
-            return found if len(found := driver.called(method)) >= times else None
+            return found if len(found := driver.requests_of(method)) >= times else None
 
         found: list[Any] = await until(enough, PATIENCE)
         return found

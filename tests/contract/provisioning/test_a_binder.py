@@ -11,11 +11,12 @@ from tests.contract.provisioning.stage import PATIENCE, Stage, claim, stage, vol
 from tests.loops.inprocess import running, until
 from tests.support import scripted
 from tests.support.timing import is_virtual
+from volplane.api.annotations import BETA_STORAGE_CLASS_ANNOTATION, BOUND_BY_CONTROLLER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import PV_PROTECTION_FINALIZER, PVC_PROTECTION_FINALIZER
 from volplane.client.cache import Caches
 from volplane.client.client import Client
 from volplane.controllers.binder.controller import Binder
-from volplane.rules import binding
 
 pytestmark = pytest.mark.both
 
@@ -76,7 +77,7 @@ async def test_a_lost_volume_comes_back_without_a_claim_ref_and_not_with_one_tha
         await s.rest(60)
         held = await s.find(PersistentVolume, "v")
         assert held.is_deleting
-        assert binding.VOLUME_PROTECTION in held.metadata.finalizers
+        assert PV_PROTECTION_FINALIZER in held.metadata.finalizers
         await s.edit(PersistentVolume, "v", {"metadata": {"finalizers": None}})
         lost = await s.phase(PersistentVolumeClaim, "data", "Lost")
         assert lost.status.capacity == {}
@@ -114,8 +115,8 @@ async def test_a_claim_for_a_volume_that_is_too_small_is_told_and_bound_if_both_
     async with stage(roles=BINDER) as s:
         await available(s, "v", "1Gi")
         await s.claim(size="5Gi", cls="", volumeName="v")
-        told = await s.event("VolumeMismatch")
-        assert (told.type, told.message) == (
+        reported = await s.event("VolumeMismatch")
+        assert (reported.type, reported.message) == (
             "Warning",
             'Cannot bind to requested volume "v": requested PV is too small',
         )
@@ -125,7 +126,7 @@ async def test_a_claim_for_a_volume_that_is_too_small_is_told_and_bound_if_both_
         mine, theirs = await s.bound("data", to="v")
         assert mine.status.capacity == {"storage": "1Gi"}
         for side in (mine, theirs):  # both pointers are the user's, so neither may be undone
-            assert binding.BOUND_BY_CONTROLLER not in side.metadata.annotations
+            assert BOUND_BY_CONTROLLER_ANNOTATION not in side.metadata.annotations
 
 
 async def test_a_delayed_claim_waits_for_its_consumer_and_a_reserved_volume_ends_the_wait() -> None:
@@ -207,10 +208,10 @@ async def test_a_retained_volume_is_deleted_when_its_policy_changes() -> None:
         await s.delete(PersistentVolumeClaim, "data")
         await s.phase(PersistentVolume, held.name, "Released")
         await s.rest(60)
-        assert driver.called("DeleteVolume") == []
+        assert driver.requests_of("DeleteVolume") == []
         await s.edit(PersistentVolume, held.name, {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
         await s.gone(PersistentVolume, held.name)
-        assert len(driver.called("DeleteVolume")) == 1
+        assert len(driver.requests_of("DeleteVolume")) == 1
         assert driver.volumes == {}
 
 
@@ -220,13 +221,13 @@ async def test_a_volume_whose_claim_took_another_goes_back_to_whom_it_belongs(by
         await available(s, "other")
         made = await s.claim(cls="")
         await s.bound("data", to="other")
-        notes = {binding.BOUND_BY_CONTROLLER: "yes"} if by == "controller" else {}
+        notes = {BOUND_BY_CONTROLLER_ANNOTATION: "yes"} if by == "controller" else {}
         ref = {"namespace": "default", "name": "data", "uid": made.uid}
         await s.client.create(volume("v", metadata={"annotations": notes}, claimRef=ref))
         freed = await s.phase(PersistentVolume, "v", "Available")
         if by == "controller":
             assert freed.spec.claim_ref is None
-            assert binding.BOUND_BY_CONTROLLER not in freed.metadata.annotations
+            assert BOUND_BY_CONTROLLER_ANNOTATION not in freed.metadata.annotations
         else:
             assert freed.spec.claim_ref.name == "data"
             assert freed.spec.claim_ref.uid == ""
@@ -256,22 +257,22 @@ async def test_a_volume_made_for_a_claim_that_took_another_is_given_back_to_its_
         await s.rest(60)
         assert [v.name for v in await s.volumes()] == ["sooner"]
         assert driver.volumes == {}
-        assert len(driver.called("CreateVolume")) == len(driver.called("DeleteVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == len(driver.requests_of("DeleteVolume")) == 1
         assert (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers == (
-            binding.CLAIM_PROTECTION,
+            PVC_PROTECTION_FINALIZER,
         )
 
 
 async def test_the_beta_annotation_is_the_class_wherever_it_is_read() -> None:
     async with stage(roles=BINDER) as s:
         await available(s, "v", cls="old")
-        await s.client.create(claim(cls=None, notes={binding.BETA_STORAGE_CLASS: "old"}))
+        await s.client.create(claim(cls=None, notes={BETA_STORAGE_CLASS_ANNOTATION: "old"}))
         await s.bound("data", to="v")
 
 
 async def test_in_tree_deletion_and_recycling_fail_in_the_words_users_know() -> None:
     async with stage(roles=GUARDED) as s:
-        nfs = {"csi": None, "nfs": {"server": "s", "path": "/"}}
+        nfs: dict[str, Any] = {"csi": None, "nfs": {"server": "s", "path": "/"}}
         for name, policy, said, source in (
             ("gone", "Delete", 'error getting deleter volume plugin for volume "gone": ', nfs),
             ("washed", "Recycle", "No recycler plugin found for the volume!", {}),
@@ -287,13 +288,14 @@ async def test_in_tree_deletion_and_recycling_fail_in_the_words_users_know() -> 
 
 async def recycled(s: Stage) -> Pod:
     """A claim on a volume with a directory has gone, and a pod scrubs it."""
-    source = {"csi": None, "hostPath": {"path": "/srv/data"}}
+    source: dict[str, Any] = {"csi": None, "hostPath": {"path": "/srv/data"}}
     await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
     await s.claim(cls="")
     await s.bound("data", to="v")
     await s.delete(PersistentVolumeClaim, "data")
     await s.gone(PersistentVolumeClaim, "data")
-    return await s.appears(Pod, "recycler-for-v")
+    recycler: Pod = await s.appears(Pod, "recycler-for-v")
+    return recycler
 
 
 async def test_a_recycled_volume_is_scrubbed_by_a_pod_and_free_again() -> None:
@@ -328,15 +330,15 @@ async def test_a_scrubber_that_fails_is_told_and_tried_again() -> None:
 
 async def test_a_volume_that_pods_still_use_is_not_scrubbed() -> None:
     async with stage(roles=("binder",)) as s:
-        source = {"csi": None, "hostPath": {"path": "/srv/data"}}
+        source: dict[str, Any] = {"csi": None, "hostPath": {"path": "/srv/data"}}
         await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
         await s.claim(cls="")
         await s.bound("data", to="v")
         await s.pod("web", "data", node="n1")
         await s.edit(PersistentVolumeClaim, "data", {"metadata": {"finalizers": None}})
         await s.delete(PersistentVolumeClaim, "data")
-        told = await s.event("VolumeFailedRecycle")
-        assert (told.type, told.message) == ("Normal", "Volume is used by pods: default/web")
+        reported = await s.event("VolumeFailedRecycle")
+        assert (reported.type, reported.message) == ("Normal", "Volume is used by pods: default/web")
         assert await s.find(Pod, "recycler-for-v") is None
         await s.delete(Pod, "web", grace=0)
         await s.appears(Pod, "recycler-for-v")
@@ -349,8 +351,8 @@ async def test_a_waiting_claim_says_of_each_volume_why_it_will_not_do() -> None:
         await available(s, "raw", "5Gi", volumeMode="Block")
         await available(s, "silver", "5Gi", metadata={"labels": {"tier": "silver"}})
         await s.claim(size="3Gi", cls="", selector={"matchLabels": {"tier": "gold"}})
-        told = (await s.event("NoVolumeFits")).message
-        assert "small: too small by 2Gi (1Gi of 3Gi)" in told
-        assert 'classed: storage class is "slow", not ""' in told
-        assert "raw: volumeMode is Block, not Filesystem" in told
-        assert "silver: selector tier=gold is not met" in told
+        reported = (await s.event("NoVolumeFits")).message
+        assert "small: too small by 2Gi (1Gi of 3Gi)" in reported
+        assert 'classed: storage class is "slow", not ""' in reported
+        assert "raw: volumeMode is Block, not Filesystem" in reported
+        assert "silver: selector tier=gold is not met" in reported

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.contract.provisioning.scene import played, sizes
 from tests.controllers.objects import claim, volume
 from tests.support.timing import rest
+from volplane.api.annotations import STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import Event, PersistentVolume
 from volplane.controllers.expand.controller import Expansion
-from volplane.rules import resizing
 
 pytestmark = pytest.mark.both
 
@@ -18,8 +20,8 @@ async def test_a_claim_on_a_csi_volume_is_told_once_that_it_waits() -> None:
     async with played() as stage, stage.controllers(Expansion):
         await stage.bound()
         await stage.ask(size="2Gi")
-        told = await stage.said("ExternalExpanding")
-        assert told == "waiting for an external controller to expand this PVC"
+        reported = await stage.said("ExternalExpanding")
+        assert reported == "waiting for an external controller to expand this PVC"
         await rest(3600)
         assert await stage.count("ExternalExpanding") == 1
         (event,) = [e for e in await stage.client.list(Event, "default") if e.reason == "ExternalExpanding"]
@@ -28,17 +30,19 @@ async def test_a_claim_on_a_csi_volume_is_told_once_that_it_waits() -> None:
 
 async def test_a_migrated_volume_gets_the_name_of_its_resizer() -> None:
     async with played() as stage, stage.controllers(Expansion):
-        source = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
+        source: dict[str, Any] = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
         await stage.client.create(volume("old", cls="fast", **source))
         await stage.client.create(claim("data", cls="fast", volumeName="old"))
         await stage.until_claim(lambda c: c.status.phase == "Bound")
         await stage.ask(size="2Gi")
-        await stage.until_claim(lambda c: c.metadata.annotations.get(resizing.RESIZER) == "ebs.csi.aws.com")
+        await stage.until_claim(
+            lambda c: c.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION) == "ebs.csi.aws.com"
+        )
 
 
 async def test_a_flex_volume_waits_for_its_node_alone() -> None:
     async with played() as stage, stage.controllers(Expansion):
-        flex = {"csi": None, "flexVolume": {"driver": "example.com/lvm"}}
+        flex: dict[str, Any] = {"csi": None, "flexVolume": {"driver": "example.com/lvm"}}
         await stage.client.create(volume("flex", cls="fast", **flex))
         await stage.client.create(claim("data", cls="fast", volumeName="flex"))
         await stage.until_claim(lambda c: c.status.phase == "Bound")

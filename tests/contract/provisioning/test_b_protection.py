@@ -11,10 +11,14 @@ from tests.loops.inprocess import running, until
 from tests.support import scripted
 from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import (
+    PV_PROTECTION_FINALIZER,
+    PVC_PROTECTION_FINALIZER,
+    VAC_PROTECTION_FINALIZER,
+)
 from volplane.api.storage import VolumeAttributesClass
 from volplane.client.client import Client
 from volplane.controllers.protection.controller import AttributesProtection, ClaimProtection
-from volplane.rules import binding
 
 pytestmark = pytest.mark.both
 
@@ -73,13 +77,13 @@ async def test_a_pod_that_the_cache_does_not_show_yet_keeps_the_claim() -> None:
     async with stage(roles=()) as s:
         late: Any = Late(s.around.role("protection"))
         async with running(ClaimProtection(late).run()):
-            await late.cache(Pod).synced()
+            await late.cache(Pod).wait_synced()
             await s.claim(cls="")
             await s.pod("web", "data", node="n1")
             await s.delete(PersistentVolumeClaim, "data")
             await s.rest(60)
             held = await s.find(PersistentVolumeClaim, "data")
-            assert binding.CLAIM_PROTECTION in held.metadata.finalizers
+            assert PVC_PROTECTION_FINALIZER in held.metadata.finalizers
 
 
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
@@ -93,7 +97,7 @@ async def test_a_bound_volume_that_is_deleted_stays_with_its_claim_and_keeps_its
         await s.rest(60)
         kept = await s.find(PersistentVolume, held.name)
         assert kept.is_deleting
-        assert binding.VOLUME_PROTECTION in kept.metadata.finalizers
+        assert PV_PROTECTION_FINALIZER in kept.metadata.finalizers
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, held.name)
         assert bool(driver.volumes) is (policy == "Retain")
@@ -141,13 +145,13 @@ async def test_a_foreign_claim_of_that_name_is_left_alone_and_the_pod_told() -> 
     async with stage(roles=("ephemeral",)) as s:
         foreign = await s.claim("web-scratch", cls="")
         await ephemeral(s)
-        told = await s.event("FailedBinding", about="web")
-        assert (told.type, told.message) == (
+        reported = await s.event("FailedBinding", about="web")
+        assert (reported.type, reported.message) == (
             "Warning",
             "ephemeral volume scratch: PVC default/web-scratch was not created for pod default/web "
             "(pod is not owner)",
         )
-        assert told.source.component == "ephemeral_volume"
+        assert reported.source.component == "ephemeral_volume"
         await s.rest(60)
         assert (await s.find(PersistentVolumeClaim, "web-scratch")).uid == foreign.uid
 
@@ -157,8 +161,8 @@ async def test_a_finalizer_that_a_user_strips_comes_back() -> None:
         await s.claim(cls="")
         await s.volume("v")
         for kind, name, finalizer in (
-            (PersistentVolumeClaim, "data", binding.CLAIM_PROTECTION),
-            (PersistentVolume, "v", binding.VOLUME_PROTECTION),
+            (PersistentVolumeClaim, "data", PVC_PROTECTION_FINALIZER),
+            (PersistentVolume, "v", PV_PROTECTION_FINALIZER),
         ):
             await s.edit(kind, name, {"metadata": {"finalizers": None}})
             await s.guarded(kind, name, finalizer)
@@ -181,7 +185,7 @@ async def test_a_volume_attributes_class_that_is_named_anywhere_stays(by: str) -
             await s.edit(
                 PersistentVolumeClaim, "data", {"status": {"modifyVolumeStatus": target}}, status=True
             )
-        await s.guarded(VolumeAttributesClass, "gold", binding.ATTRIBUTES_PROTECTION)
+        await s.guarded(VolumeAttributesClass, "gold", VAC_PROTECTION_FINALIZER)
         await s.delete(VolumeAttributesClass, "gold")
         await s.rest(60)
         assert (await s.find(VolumeAttributesClass, "gold")).is_deleting

@@ -13,13 +13,13 @@ from tests.support import scripted
 from tests.support.scripted import Fail
 from tests.support.timing import GRAIN, is_virtual
 from volplane.api import codec
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.apps import ReplicaSet
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
 from volplane.base import clock
 from volplane.csi import v1
 from volplane.csi.outcome import Code
-from volplane.rules import binding
 
 both = pytest.mark.both
 
@@ -78,7 +78,7 @@ async def test_one_object_per_class_and_segment() -> None:
                 "csi.storage.k8s.io/drivername": scripted.NAME,
                 "csi.storage.k8s.io/managed-by": "external-provisioner",
             }
-        for request in driver.called("GetCapacity"):
+        for request in driver.requests_of("GetCapacity"):
             assert dict(request.parameters) == {"type": "gp3"}
             assert not request.volume_capabilities
 
@@ -88,7 +88,9 @@ async def test_capacities_follow_the_driver_the_classes_the_nodes_and_hands_that
     driver = scripted.driver("topology", "capacity")
     driver.available = {"a": 10 * GI}
     poll = 60.0 if is_virtual() else 0.5
-    async with stage(driver, **CAPACITY, **({} if is_virtual() else {"capacity_poll_interval": poll})) as s:
+    async with stage(
+        driver, **CAPACITY, **(dict[str, Any]() if is_virtual() else {"capacity_poll_interval": poll})
+    ) as s:
         await s.storage_class("late", mode="WaitForFirstConsumer")
         await s.node("n1", "a")
         (first,) = await published(s, 1)
@@ -216,10 +218,10 @@ async def test_each_nodes_provisioner_makes_and_deletes_its_own_volumes() -> Non
             provisioning(role("one"), one, node_deployment=True, node="n1", strict_topology=True),
             provisioning(role("two"), two, node_deployment=True, node="n2", strict_topology=True),
         ):
-            await s.claim(notes={binding.SELECTED_NODE: "n2"})
+            await s.claim(notes={SELECTED_NODE_ANNOTATION: "n2"})
             _, held = await s.bound()
-            assert one.called("CreateVolume") == []
-            (request,) = two.called("CreateVolume")
+            assert one.requests_of("CreateVolume") == []
+            (request,) = two.requests_of("CreateVolume")
             asked = request.accessibility_requirements
             assert [dict(t.segments) for t in asked.requisite] == [{scripted.ZONE: "b"}]
             assert held.spec.csi is not None
@@ -227,8 +229,8 @@ async def test_each_nodes_provisioner_makes_and_deletes_its_own_volumes() -> Non
             assert identity.endswith(f"-{scripted.NAME}-n2")
             await s.delete(PersistentVolumeClaim, "data")
             await s.gone(PersistentVolume, held.name)
-            assert one.called("DeleteVolume") == []
-            assert len(two.called("DeleteVolume")) == 1
+            assert one.requests_of("DeleteVolume") == []
+            assert len(two.requests_of("DeleteVolume")) == 1
 
 
 BASE = "node_deployment_base_delay"
@@ -260,10 +262,10 @@ async def test_an_immediate_claim_goes_to_a_node_with_room_after_a_while() -> No
             if is_virtual():
                 await asyncio.sleep(60)
             mine, _ = await s.bound()
-            assert free.moments("GetCapacity")[0] - begun > least()
-            assert mine.metadata.annotations[binding.SELECTED_NODE] == "n2"
-            assert full.called("CreateVolume") == []
-            assert len(free.called("CreateVolume")) == 1
+            assert free.call_times("GetCapacity")[0] - begun > least()
+            assert mine.metadata.annotations[SELECTED_NODE_ANNOTATION] == "n2"
+            assert full.requests_of("CreateVolume") == []
+            assert len(free.requests_of("CreateVolume")) == 1
 
 
 @both
@@ -297,7 +299,7 @@ async def test_a_node_that_turns_out_to_be_full_gives_the_claim_back() -> None:
             if is_virtual():
                 await asyncio.sleep(200)  # two turns, at most a minute each
             await s.bound()
-            first, second = one.moments("CreateVolume")
+            first, second = one.call_times("CreateVolume")
             assert first - begun > least()
             assert second - first > least()  # the claim was nobody's again, and had to wait for its turn
 

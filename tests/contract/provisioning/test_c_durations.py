@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ async def test_the_pause_after_an_error_doubles_up_to_its_maximum() -> None:
     first, longest = (1.0, 300.0) if is_virtual() else (0.03, 0.1)
     driver = scripted.driver()
     driver.always("CreateVolume", Fail(Code.INTERNAL))
-    flags = {} if is_virtual() else {"retry_interval_start": first, "retry_interval_max": longest}
+    flags: dict[str, Any] = (
+        {} if is_virtual() else {"retry_interval_start": first, "retry_interval_max": longest}
+    )
     async with stage(driver, **flags) as s:
         await s.storage_class()
         await s.claim()
@@ -40,8 +43,8 @@ async def test_the_binder_looks_at_everything_each_period() -> None:
         await s.claim(cls="")
 
         async def rounds() -> bool:
-            told = await s.events("FailedBinding")
-            return bool(told) and told[0].count >= 3
+            reported = await s.events("FailedBinding")
+            return bool(reported) and reported[0].count >= 3
 
         await until(rounds, 60)
         assert (await s.find(PersistentVolumeClaim, "data")).status.phase == "Pending"

@@ -14,14 +14,14 @@ from tests.support.scripted import Break, Delay, Fail, Hold, Lose
 from tests.support.timing import GRAIN, is_virtual
 from volplane import scheduler
 from volplane.api import codec, quantity
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import Unavailable
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment
 from volplane.base import metrics
 from volplane.client.client import Client
 from volplane.csi.outcome import Code
-from volplane.rules import binding
-from volplane.sidecars.provisioner.provision_request import INTENT
 
 both = pytest.mark.both
 
@@ -37,7 +37,7 @@ async def test_a_call_that_timed_out_after_the_volume_was_made_is_repeated_ident
         await s.storage_class()
         await s.claim()
         await s.bound()
-        requests = driver.called("CreateVolume")
+        requests = driver.requests_of("CreateVolume")
         assert len(requests) == 3
         assert all(r == requests[0] for r in requests)
         assert len(driver.volumes) == 1
@@ -70,13 +70,13 @@ async def test_a_claim_deleted_while_the_call_is_open_is_provisioned_to_the_end_
         await s.called("CreateVolume")
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolumeClaim, "data")
-        assert len(driver.called("CreateVolume")) == 4
+        assert len(driver.requests_of("CreateVolume")) == 4
         await s.called("DeleteVolume")
         await until(lambda: s.none_left(PersistentVolume), PATIENCE)
         await s.rest(60)
         assert await s.volumes() == []
         assert driver.volumes == {}
-        assert len(driver.called("DeleteVolume")) == 1
+        assert len(driver.requests_of("DeleteVolume")) == 1
 
 
 @both
@@ -93,9 +93,9 @@ async def test_a_claim_deleted_after_a_final_error_is_dropped() -> None:
         )
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolumeClaim, "data")
-        calls = len(driver.called("CreateVolume"))
+        calls = len(driver.requests_of("CreateVolume"))
         await s.rest(600)
-        assert len(driver.called("CreateVolume")) <= calls + 1
+        assert len(driver.requests_of("CreateVolume")) <= calls + 1
 
 
 # The API server refuses to save
@@ -134,8 +134,8 @@ async def test_a_volume_that_cannot_be_saved_for_ten_minutes_is_saved_later_and_
         made[0].refuses = False
         await s.rest(1000)
         await s.bound()
-        assert driver.called("DeleteVolume") == []
-        assert len(driver.called("CreateVolume")) == 1
+        assert driver.requests_of("DeleteVolume") == []
+        assert len(driver.requests_of("CreateVolume")) == 1
 
 
 # ResourceExhausted, Internal
@@ -158,15 +158,17 @@ async def test_a_full_node_is_given_back_and_another_error_keeps_it(
     async with stage(driver, roles=("binder", "provisioner")) as s:
         await s.storage_class(mode=mode)
         await s.node("n1", "a")
-        chosen = {binding.SELECTED_NODE: "n1"} if kept is not None else {}
+        chosen = {SELECTED_NODE_ANNOTATION: "n1"} if kept is not None else {}
         await s.claim(notes=chosen)
         await s.called("CreateVolume")
 
         async def so_it_is() -> bool:
             notes = (await s.find(PersistentVolumeClaim, "data")).metadata.annotations
-            repeated = len(driver.called("CreateVolume")) > 1
-            as_chosen = kept is None or (binding.SELECTED_NODE in notes) is kept
-            return as_chosen and repeated is (kept is not False) and INTENT not in notes
+            repeated = len(driver.requests_of("CreateVolume")) > 1
+            as_chosen = kept is None or (SELECTED_NODE_ANNOTATION in notes) is kept
+            return (
+                as_chosen and repeated is (kept is not False) and PROVISIONING_INTENT_FINALIZER not in notes
+            )
 
         await until(so_it_is, PATIENCE)
         await s.rest(10)
@@ -207,11 +209,13 @@ async def test_wrong_arguments_are_not_repeated_within_five_minutes() -> None:
     driver = scripted.driver()
     driver.always("CreateVolume", Fail(Code.INVALID_ARGUMENT, "no such type"))
     pause = 300.0 if is_virtual() else 0.5
-    async with stage(driver, **({} if is_virtual() else {"infeasible_retry_interval": pause})) as s:
+    async with stage(
+        driver, **(dict[str, Any]() if is_virtual() else {"infeasible_retry_interval": pause})
+    ) as s:
         await s.storage_class()
         await s.claim()
-        told = await s.event("ProvisioningFailed")
-        assert told.message == (
+        reported = await s.event("ProvisioningFailed")
+        assert reported.message == (
             "Volume provisioning failed with infeasible error. Retries will be delayed. "
             "rpc error: code = InvalidArgument desc = no such type"
         )
@@ -231,7 +235,7 @@ async def test_a_class_that_is_made_again_is_tried_at_once() -> None:
         await s.delete(StorageClass, "fast")
         await s.storage_class()
         await s.bound()
-        assert len(driver.called("CreateVolume")) == 2
+        assert len(driver.requests_of("CreateVolume")) == 2
 
 
 # What the driver answers
@@ -247,11 +251,13 @@ async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None
         await s.called("DeleteVolume")
 
         async def given_back() -> bool:
-            return driver.volumes == {}
+            return not driver.volumes
 
         await until(given_back, PATIENCE)
         await s.event("ProvisioningFailed", "created volume capacity 536870912 less than requested")
-        assert INTENT in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
+        assert (
+            PROVISIONING_INTENT_FINALIZER in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
+        )
         driver.answers = None
         _, held = await s.bound()
         assert held.spec.capacity == {"storage": "1Gi"}
@@ -276,12 +282,12 @@ async def test_a_selected_node_that_is_gone_leaves_the_requirements_as_they_were
         await s.storage_class(mode="WaitForFirstConsumer")
         await s.node("n1", "a")
         await s.node("n2", "b")
-        await s.claim(notes={binding.SELECTED_NODE: "n2"})
+        await s.claim(notes={SELECTED_NODE_ANNOTATION: "n2"})
         await s.called("CreateVolume")
         await s.delete(CSINode, "n2")
         await s.delete(Node, "n2")
         await s.bound()
-        requests = driver.called("CreateVolume")
+        requests = driver.requests_of("CreateVolume")
         assert len(requests) == 3
         assert all(r == requests[0] for r in requests)
         preferred = requests[0].accessibility_requirements.preferred
@@ -304,7 +310,7 @@ async def test_a_volume_deleted_before_its_claim_keeps_its_policy(policy: str) -
         assert (await s.find(PersistentVolume, held.name)).is_deleting
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, held.name)
-        assert len(driver.called("DeleteVolume")) == (1 if policy == "Delete" else 0)
+        assert len(driver.requests_of("DeleteVolume")) == (1 if policy == "Delete" else 0)
         assert len(driver.volumes) == (0 if policy == "Delete" else 1)
 
 
@@ -317,18 +323,18 @@ async def test_a_released_volume_whose_policy_becomes_retain_is_kept() -> None:
         await s.claim()
         _, held = await s.bound()
         await s.delete(PersistentVolumeClaim, "data")
-        told = await s.event("VolumeFailedDelete", about=held.name)
-        assert (told.type, told.message) == ("Warning", "rpc error: code = Internal desc = busy")
+        reported = await s.event("VolumeFailedDelete", about=held.name)
+        assert (reported.type, reported.message) == ("Warning", "rpc error: code = Internal desc = busy")
         await s.edit(PersistentVolume, held.name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
 
         async def let_go() -> bool:
             kept = await s.find(PersistentVolume, held.name)
-            return binding.EXTERNAL_FINALIZER not in kept.metadata.finalizers
+            return EXTERNAL_PROVISIONER_FINALIZER not in kept.metadata.finalizers
 
         await until(let_go, PATIENCE)
-        calls = len(driver.called("DeleteVolume"))
+        calls = len(driver.requests_of("DeleteVolume"))
         await s.rest(600)
-        assert len(driver.called("DeleteVolume")) == calls
+        assert len(driver.requests_of("DeleteVolume")) == calls
         kept = await s.find(PersistentVolume, held.name)
         assert kept.status.phase == "Released"
         assert len(driver.volumes) == 1
@@ -376,8 +382,8 @@ async def test_an_unknown_reserved_parameter_is_refused_without_a_call() -> None
     async with stage(driver) as s:
         await s.storage_class(parameters={"csi.storage.k8s.io/foo": "bar"})
         await s.claim()
-        told = await s.event("ProvisioningFailed")
-        assert "csi.storage.k8s.io/foo" in told.message
+        reported = await s.event("ProvisioningFailed")
+        assert "csi.storage.k8s.io/foo" in reported.message
         await s.rest(600)
         assert driver.calls == []
 
@@ -395,9 +401,9 @@ async def test_a_volume_that_is_still_attached_is_not_deleted() -> None:
         spec = {"attacher": scripted.NAME, "nodeName": "n1", "source": {"persistentVolumeName": held.name}}
         await s.client.create(codec.convert(VolumeAttachment, {"metadata": {"name": "a"}, "spec": spec}))
         await s.delete(PersistentVolumeClaim, "data")
-        told = await s.event("VolumeFailedDelete")
-        assert told.message == f"persistentvolume {held.name} is still attached to node n1"
-        assert driver.called("DeleteVolume") == []
+        reported = await s.event("VolumeFailedDelete")
+        assert reported.message == f"persistentvolume {held.name} is still attached to node n1"
+        assert driver.requests_of("DeleteVolume") == []
         await s.client.delete(VolumeAttachment, "a")
         await s.gone(PersistentVolume, held.name)
 
@@ -409,10 +415,10 @@ async def test_a_static_volume_of_the_driver_is_looked_after_too() -> None:
         await s.volume("mine", persistentVolumeReclaimPolicy="Delete")
         await s.claim(cls="")
         await s.bound("data", to="mine")
-        await s.guarded(PersistentVolume, "mine", binding.EXTERNAL_FINALIZER)
+        await s.guarded(PersistentVolume, "mine", EXTERNAL_PROVISIONER_FINALIZER)
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, "mine")
-        assert [r.volume_id for r in driver.called("DeleteVolume")] == ["vol-mine"]
+        assert [r.volume_id for r in driver.requests_of("DeleteVolume")] == ["vol-mine"]
 
 
 async def test_a_call_that_hangs_holds_up_no_other_claim() -> None:
@@ -444,7 +450,7 @@ async def test_what_operators_count_is_counted_under_the_names_they_know() -> No
         _, held = await s.bound()
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, held.name)
-    told = metrics.render().decode()
+    reported = metrics.render().decode()
     for line in (
         f'controller_persistentvolumeclaim_provision_total{{class="{name}",source=""}} 1.0',
         f'controller_persistentvolumeclaim_provision_failed_total{{class="{name}",source=""}} 1.0',
@@ -453,4 +459,4 @@ async def test_what_operators_count_is_counted_under_the_names_they_know() -> No
         f'controller_persistentvolume_delete_failed_total{{class="{name}"}} 1.0',
         f'controller_persistentvolume_delete_duration_seconds_count{{class="{name}"}} 1.0',
     ):
-        assert line in told
+        assert line in reported

@@ -12,8 +12,9 @@ from tests.contract.provisioning.stage import PATIENCE, stage
 from tests.loops.inprocess import until
 from tests.support import scripted
 from volplane.api import codec
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import PersistentVolumeClaim, SecretReference
-from volplane.rules import binding
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER
 
 pytestmark = pytest.mark.both
 
@@ -30,7 +31,7 @@ async def test_the_plainest_claim() -> None:
         await s.storage_class(mountOptions=["noatime"], parameters={"type": "gp3"})
         made = await s.claim(size="1Gi")
         mine, held = await s.bound()
-        assert plain(driver.called("CreateVolume")[0]) == {
+        assert plain(driver.requests_of("CreateVolume")[0]) == {
             "name": f"pvc-{made.uid}",
             "capacity_range": {"required_bytes": str(1 << 30)},
             "volume_capabilities": [
@@ -69,7 +70,7 @@ async def test_the_plainest_claim() -> None:
             "volume.kubernetes.io/provisioner-deletion-secret-name": "",
             "volume.kubernetes.io/provisioner-deletion-secret-namespace": "",
         }
-        assert set(metadata["finalizers"]) == {"kubernetes.io/pv-protection", binding.EXTERNAL_FINALIZER}
+        assert set(metadata["finalizers"]) == {"kubernetes.io/pv-protection", EXTERNAL_PROVISIONER_FINALIZER}
         assert mine.status.capacity == {"storage": "1Gi"}
 
 
@@ -93,7 +94,7 @@ async def test_one_capability_per_access_mode(
         await s.storage_class()
         await s.claim(accessModes=modes)
         await s.bound()
-        capabilities = plain(driver.called("CreateVolume")[0])["volume_capabilities"]
+        capabilities = plain(driver.requests_of("CreateVolume")[0])["volume_capabilities"]
         assert [c["access_mode"]["mode"] for c in capabilities] == expected
 
 
@@ -103,7 +104,7 @@ async def test_a_block_volume_has_no_file_system() -> None:
         await s.storage_class()
         await s.claim(volumeMode="Block")
         _, held = await s.bound()
-        (capability,) = plain(driver.called("CreateVolume")[0])["volume_capabilities"]
+        (capability,) = plain(driver.requests_of("CreateVolume")[0])["volume_capabilities"]
         assert capability == {"block": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
         assert held.spec.volume_mode == "Block"
         assert held.spec.csi is not None
@@ -127,7 +128,7 @@ async def test_the_file_system(
         await s.storage_class(parameters=parameters)
         await s.claim()
         _, held = await s.bound()
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         assert request.volume_capabilities[0].mount.fs_type == fs_type
         assert dict(request.parameters) == passed
         assert held.spec.csi is not None
@@ -152,7 +153,7 @@ async def test_extra_metadata_names_and_their_length() -> None:
         _, held = await s.bound()
         name = f"vol-{made.uid.replace('-', '')[:8]}"
         assert held.name == name
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         assert request.name == name
         assert dict(request.parameters) == {
             f"{PREFIX}pvc/name": "data",
@@ -178,7 +179,7 @@ async def test_secrets_by_template() -> None:
         await s.storage_class(parameters=parameters)
         await s.claim(notes={"team": "data"})
         _, held = await s.bound()
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         assert dict(request.secrets) == {"password": "hush"}
         assert dict(request.parameters) == {}
         source = held.spec.csi
@@ -225,7 +226,7 @@ async def test_attributes_of_a_volume_attributes_class() -> None:
         assert driver.calls == []
         await s.attributes("gold", iops="3000")
         mine, held = await s.bound()
-        assert dict(driver.called("CreateVolume")[0].mutable_parameters) == {"iops": "3000"}
+        assert dict(driver.requests_of("CreateVolume")[0].mutable_parameters) == {"iops": "3000"}
         assert held.spec.volume_attributes_class_name == "gold"
         assert mine.status.current_volume_attributes_class_name == "gold"
 
@@ -273,7 +274,7 @@ async def test_read_only_many_alone_may_be_published_read_only() -> None:
     ids=["immediate", "immediate, free", "immediate, allowed", "selected", "strict", "selected, allowed"],
 )
 async def test_topology(
-    flags: dict[str, bool],
+    flags: dict[str, Any],
     selected: str,
     allowed: list[str] | None,
     requisite: list[str] | None,
@@ -286,9 +287,9 @@ async def test_topology(
         terms = [{"matchLabelExpressions": [{"key": scripted.ZONE, "values": allowed}]}] if allowed else []
         mode = "WaitForFirstConsumer" if selected else "Immediate"
         await s.storage_class(mode=mode, allowedTopologies=terms)
-        await s.claim(notes={binding.SELECTED_NODE: selected} if selected else {})
+        await s.claim(notes={SELECTED_NODE_ANNOTATION: selected} if selected else {})
         _, held = await s.bound()
-        (request,) = driver.called("CreateVolume")
+        (request,) = driver.requests_of("CreateVolume")
         if requisite is None:
             assert not request.HasField("accessibility_requirements")
             return
@@ -325,12 +326,12 @@ async def test_a_node_without_a_registration_is_given_back() -> None:
     driver = scripted.driver("topology")
     async with stage(driver, roles=("binder", "provisioner")) as s:
         await s.storage_class(mode="WaitForFirstConsumer")
-        await s.claim(notes={binding.SELECTED_NODE: "unknown"})
+        await s.claim(notes={SELECTED_NODE_ANNOTATION: "unknown"})
         await s.event("ProvisioningFailed", "error generating accessibility requirements")
 
         async def given_back() -> bool:
             mine = await s.find(PersistentVolumeClaim, "data")
-            return binding.SELECTED_NODE not in mine.metadata.annotations
+            return SELECTED_NODE_ANNOTATION not in mine.metadata.annotations
 
         await until(given_back, PATIENCE)
         assert driver.calls == []

@@ -54,17 +54,17 @@ async def snapshot(s: Stage, driver: Any, *, ready: bool = True, mode: str = "Fi
     }
     content = {"metadata": {"name": "content"}, "spec": spec}
     await s.client.create(codec.convert(VolumeSnapshotContent, content))
-    driver.snapshots["before"] = driver._taken("before", held.spec.csi.volume_handle)
+    driver.snapshots["before"] = driver._create_snapshot("before", held.spec.csi.volume_handle)
     handle = driver.snapshots["before"].snapshot_id
-    told = {"status": {"snapshotHandle": handle, "readyToUse": ready, "restoreSize": 1 << 30}}
-    await s.client.patch(VolumeSnapshotContent, "content", merge=told, subresource="status")
+    reported = {"status": {"snapshotHandle": handle, "readyToUse": ready, "restoreSize": 1 << 30}}
+    await s.client.patch(VolumeSnapshotContent, "content", merge=reported, subresource="status")
     await bind(s, ready=ready)
     return made
 
 
 async def bind(s: Stage, *, ready: bool) -> None:
-    told = {"boundVolumeSnapshotContentName": "content", "readyToUse": ready, "restoreSize": "1Gi"}
-    await s.edit(VolumeSnapshot, "before", {"status": told}, status=True)
+    reported = {"boundVolumeSnapshotContentName": "content", "readyToUse": ready, "restoreSize": "1Gi"}
+    await s.edit(VolumeSnapshot, "before", {"status": reported}, status=True)
 
 
 async def test_a_volume_is_restored_from_a_snapshot_that_is_held_meanwhile() -> None:
@@ -80,7 +80,7 @@ async def test_a_volume_is_restored_from_a_snapshot_that_is_held_meanwhile() -> 
         await hold.reached_event.wait()
         held = await s.find(VolumeSnapshot, "before")
         assert RESTORING in held.metadata.finalizers
-        request = driver.called("CreateVolume")[-1]
+        request = driver.requests_of("CreateVolume")[-1]
         assert request.volume_content_source.snapshot.snapshot_id == "snap-before"
         hold.release()
         await s.bound("copy")
@@ -126,9 +126,9 @@ async def test_a_snapshot_that_does_not_fit_is_refused_with_the_reason(spec: Any
         await s.claim()
         await snapshot(s, driver)
         await s.claim("copy", dataSource=FROM_SNAPSHOT, **spec)
-        told = await s.event("ProvisioningFailed", said)
-        assert "error getting handle for DataSource Type VolumeSnapshot by Name before: " in told.message
-        assert len(driver.called("CreateVolume")) == 1
+        reported = await s.event("ProvisioningFailed", said)
+        assert "error getting handle for DataSource Type VolumeSnapshot by Name before: " in reported.message
+        assert len(driver.requests_of("CreateVolume")) == 1
         if "volumeMode" in spec:
             allowed = {"snapshot.storage.kubernetes.io/allow-volume-mode-change": "true"}
             await s.client.patch(
@@ -206,7 +206,7 @@ async def test_a_claim_is_cloned_and_protected_until_the_clone_is_bound() -> Non
         await s.claim("copy", size="2Gi", dataSource=FROM_CLAIM)
         await s.called("CreateVolume", 2)
         assert held.spec.csi is not None
-        request = driver.called("CreateVolume")[-1]
+        request = driver.requests_of("CreateVolume")[-1]
         assert request.volume_content_source.volume.volume_id == held.spec.csi.volume_handle
         assert CLONING in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
         await s.delete(PersistentVolumeClaim, "data")
@@ -235,9 +235,12 @@ async def test_a_claim_that_cannot_be_cloned_is_refused_with_the_reason(
         await s.claim(**origin)
         await s.bound()
         await s.claim("copy", dataSource=FROM_CLAIM, **copy)
-        told = await s.event("ProvisioningFailed", said)
-        assert "error getting handle for DataSource Type PersistentVolumeClaim by Name data: " in told.message
-        assert len(driver.called("CreateVolume")) == 1
+        reported = await s.event("ProvisioningFailed", said)
+        assert (
+            "error getting handle for DataSource Type PersistentVolumeClaim by Name data: "
+            in reported.message
+        )
+        assert len(driver.requests_of("CreateVolume")) == 1
 
 
 async def test_a_clone_of_a_claim_that_is_bound_later_begins_at_once() -> None:
@@ -261,15 +264,15 @@ async def test_a_source_that_only_a_populator_knows_is_left_to_it() -> None:
         await s.storage_class()
         source = {"apiGroup": "example.com", "kind": "Backup", "name": "b"}
         await s.claim("copy", dataSourceRef=source)
-        told = await s.event("Provisioning")
-        assert told.message == "Assuming an external populator will provision the volume"
+        reported = await s.event("Provisioning")
+        assert reported.message == "Assuming an external populator will provision the volume"
         await s.rest(600)
         assert driver.calls == []
 
 
 async def test_a_snapshot_held_for_nobody_is_let_go_by_the_sweep() -> None:
     driver = scripted.driver("snapshots")
-    often = {} if is_virtual() else {"snapshot_orphan_sweep_interval": 0.1}
+    often: dict[str, Any] = {} if is_virtual() else {"snapshot_orphan_sweep_interval": 0.1}
     async with stage(driver, **often) as s:
         await defined(s)
         orphan = {
@@ -279,7 +282,7 @@ async def test_a_snapshot_held_for_nobody_is_let_go_by_the_sweep() -> None:
         await s.client.create(codec.convert(VolumeSnapshot, orphan))
 
         async def let_go() -> bool:
-            return (await s.find(VolumeSnapshot, "before")).metadata.finalizers == ()
+            return not (await s.find(VolumeSnapshot, "before")).metadata.finalizers
 
         if is_virtual():
             await asyncio.sleep(301)

@@ -13,6 +13,7 @@ from tests.contract.provisioning.scene import GI, Stage, conditions, played, rea
 from tests.controllers.objects import account, pod
 from tests.support.scripted import Fail, Hold, Lose
 from tests.support.timing import GRAIN, is_virtual
+from volplane.api.annotations import NODE_EXPANSION_NOT_REQUIRED_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Secret
 from volplane.api.errors import Invalid
 from volplane.api.meta import ObjectMeta
@@ -60,7 +61,7 @@ async def node_finishes(stage: Stage, name: str = "data") -> None:
 
 
 def asked(stage: Stage) -> list[int]:
-    return [r.capacity_range.required_bytes for r in stage.driver.called("ControllerExpandVolume")]
+    return [r.capacity_range.required_bytes for r in stage.driver.requests_of("ControllerExpandVolume")]
 
 
 async def test_a_mounted_claim_grows_and_waits_for_its_node() -> None:
@@ -79,7 +80,7 @@ async def test_a_mounted_claim_grows_and_waits_for_its_node() -> None:
         assert "Resizing" in conditions(claim)
         assert await stage.said("FileSystemResizeRequired") == "Require file system resize of volume on node"
         assert await stage.said("Resizing") == f"External resizer is resizing volume {claim.spec.volume_name}"
-        (request,) = stage.driver.called("ControllerExpandVolume")
+        (request,) = stage.driver.requests_of("ControllerExpandVolume")
         assert request.volume_id == f"vol-{claim.spec.volume_name}"
         assert request.capacity_range.required_bytes == 2 * GI
         mode = request.volume_capability.access_mode
@@ -110,13 +111,13 @@ async def test_a_volume_that_needs_no_node_is_finished_at_once() -> None:
         await stage.ask(size="1500M")
         claim = await stage.until_claim(settled("1500M"))
         assert sizes(claim)["state"] == ""
-        assert claim.metadata.annotations[resizing.NODE_NOT_REQUIRED] == "true"
+        assert claim.metadata.annotations[NODE_EXPANSION_NOT_REQUIRED_ANNOTATION] == "true"
         assert await stage.said("VolumeResizeSuccessful") == "Resize volume succeeded"
         assert (await stage.volume()).spec.capacity["storage"] == "1500M"
         stage.driver.node_expansion = True
         await stage.ask(size="2Gi")
         claim = await stage.until_claim(at("NodeResizePending"))
-        assert resizing.NODE_NOT_REQUIRED not in claim.metadata.annotations
+        assert NODE_EXPANSION_NOT_REQUIRED_ANNOTATION not in claim.metadata.annotations
 
 
 @pytest.mark.parametrize("point", ["rpc:ControllerExpandVolume:before", "rpc:ControllerExpandVolume:after"])
@@ -146,8 +147,10 @@ async def test_a_size_out_of_range_is_infeasible_until_the_request_is_lowered() 
         claim = await stage.until_claim(at("ControllerResizeInfeasible"))
         error = "rpc error: code = OutOfRange desc = too big"
         assert conditions(claim)["ControllerResizeError"] == f"failed to expand pvc with {error}"
-        told = f'resize volume "{claim.spec.volume_name}" by resizer "test.csi.example.com" failed: {error}'
-        assert await stage.said("VolumeResizeFailed") == told
+        reported = (
+            f'resize volume "{claim.spec.volume_name}" by resizer "test.csi.example.com" failed: {error}'
+        )
+        assert await stage.said("VolumeResizeFailed") == reported
         await stage.called("ControllerExpandVolume", 2, pause=pauses().retry_interval_max)
         with pytest.raises(Invalid, match=r"field can not be less than status\.capacity"):
             await stage.ask(size="1Gi")
@@ -329,7 +332,7 @@ async def test_the_secret_for_expansions_goes_to_the_driver_and_its_absence_is_t
         made = Secret(metadata=ObjectMeta(name="key", namespace="default"), data={"user": b"me"})
         await stage.client.create(made)
         await stage.until_claim(at("NodeResizePending"))
-        (request,) = stage.driver.called("ControllerExpandVolume")
+        (request,) = stage.driver.requests_of("ControllerExpandVolume")
         assert dict(request.secrets) == {"user": "me"}
 
 

@@ -37,7 +37,7 @@ async def attributes(stage: Stage, *names: str) -> None:
 
 @asynccontextmanager
 async def modifying(**settings: Any) -> AsyncIterator[Stage]:
-    chosen = resizer.ResizerOptions(**({} if is_virtual() else QUICK), **settings)
+    chosen = resizer.ResizerOptions(**(dict[str, Any]() if is_virtual() else QUICK), **settings)
     async with played("modify") as stage, stage.sidecar(resizer.run, chosen):
         await attributes(stage, "a", "b", "c")
         await stage.bound(volumeAttributesClassName="a")
@@ -64,7 +64,7 @@ def on_its_way(status: str, target: str = "") -> Any:
 
 
 def tiers(stage: Stage) -> list[str]:
-    return [r.mutable_parameters["tier"] for r in stage.driver.called("ControllerModifyVolume")]
+    return [r.mutable_parameters["tier"] for r in stage.driver.requests_of("ControllerModifyVolume")]
 
 
 async def test_another_class_is_asked_of_the_driver_and_told_to_volume_and_claim() -> None:
@@ -83,7 +83,7 @@ async def test_another_class_is_asked_of_the_driver_and_told_to_volume_and_claim
         assert await stage.said("VolumeModify") == "external resizer is modifying volume data with vac b"
         done = "external resizer modified volume data with vac b successfully"
         assert await stage.said("VolumeModifySuccessful") == done
-        (request,) = stage.driver.called("ControllerModifyVolume")
+        (request,) = stage.driver.requests_of("ControllerModifyVolume")
         assert dict(request.mutable_parameters) == {"tier": "b"}
 
 
@@ -105,9 +105,9 @@ async def test_an_uncertain_modification_is_brought_to_a_definite_answer_before_
     async with modifying() as stage:
         stage.driver.script("ControllerModifyVolume", Lose(Code.DEADLINE_EXCEEDED), hold := Hold())
         await stage.ask(attributes="b")
-        told = await stage.said("VolumeModifyFailed")
+        reported = await stage.said("VolumeModifyFailed")
         error = "rpc error: code = DeadlineExceeded desc = the reply was lost"
-        assert told == f"{error}. Still modifying to VAC b"
+        assert reported == f"{error}. Still modifying to VAC b"
         claim = await stage.claim()
         assert on_its_way("InProgress", "b")(claim)
         assert conditions(claim)["ModifyingVolume"] == 'Modifying volume to "b" is still in progress.'
@@ -195,7 +195,7 @@ async def test_names_and_secrets_go_to_the_driver() -> None:
         await stage.client.create(made)
         await stage.ask(attributes="b")
         await stage.until_claim(reached("b"))
-        (request,) = stage.driver.called("ControllerModifyVolume")
+        (request,) = stage.driver.requests_of("ControllerModifyVolume")
         assert dict(request.secrets) == {"user": "me"}
         assert dict(request.mutable_parameters) == {
             "tier": "b",
@@ -240,7 +240,7 @@ async def test_a_class_in_use_that_is_deleted_is_held_until_nothing_refers_to_it
 @pytest.mark.virtual
 async def test_the_finalizer_of_a_class_comes_back_when_somebody_strips_it() -> None:
     async with modifying() as stage, stage.controllers(AttributesProtection):
-        stripped = {"metadata": {"finalizers": []}}
+        stripped: dict[str, Any] = {"metadata": {"finalizers": []}}
         await stage.client.patch(VolumeAttributesClass, "c", merge=stripped)
         await asyncio.sleep(1)
         kept = await stage.client.get(VolumeAttributesClass, "c")

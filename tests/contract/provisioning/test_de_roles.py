@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from volplane.sidecars import resizer, snapshotter
 
 pytestmark = pytest.mark.virtual
 
-LEADING = {"leader_election": True, "leader_election_namespace": "default"}
+LEADING: dict[str, Any] = {"leader_election": True, "leader_election_namespace": "default"}
 
 
 async def test_each_role_leads_by_the_lease_that_upstream_uses() -> None:
@@ -47,9 +48,9 @@ async def test_events_come_from_where_upstreams_come_from() -> None:
             await snapping.ready(stage)
             await stage.said("Resizing")
             await stage.said("SnapshotReady", "snap")
-            told = {e.reason: e.source.component for e in await stage.client.list(Event)}
-    assert told["Resizing"] == "external-resizer test.csi.example.com"
-    assert told["SnapshotReady"] == "snapshot-controller"
+            reported = {e.reason: e.source.component for e in await stage.client.list(Event)}
+    assert reported["Resizing"] == "external-resizer test.csi.example.com"
+    assert reported["SnapshotReady"] == "snapshot-controller"
 
 
 async def test_operations_are_measured_under_upstreams_names() -> None:
@@ -120,5 +121,5 @@ async def test_a_snapshot_name_can_be_short() -> None:
             await stage.bound()
             made = await snapping.take(stage)
             await snapping.ready(stage)
-            (request,) = stage.driver.called("CreateSnapshot")
+            (request,) = stage.driver.requests_of("CreateSnapshot")
             assert request.name == f"s-{made.uid.replace('-', '')[:8]}"

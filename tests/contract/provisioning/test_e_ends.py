@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,8 @@ async def test_a_snapshot_whose_taking_timed_out_is_found_again_before_it_goes()
         await gone(stage)
         await stage.gone(VolumeSnapshotContent, name)
         assert stage.driver.snapshots == {}
-        assert len(stage.driver.called("CreateSnapshot")) == 3
-        assert len(stage.driver.called("DeleteSnapshot")) == 1
+        assert len(stage.driver.requests_of("CreateSnapshot")) == 3
+        assert len(stage.driver.requests_of("DeleteSnapshot")) == 1
         claim = await stage.claim()
         assert snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers
 
@@ -70,8 +71,8 @@ async def test_a_snapshot_deleted_before_the_sidecar_saw_it_goes_without_a_call(
         async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
             await gone(stage)
             await stage.gone(VolumeSnapshotContent, name)
-        assert stage.driver.called("CreateSnapshot") == []
-        assert stage.driver.called("DeleteSnapshot") == []
+        assert stage.driver.requests_of("CreateSnapshot") == []
+        assert stage.driver.requests_of("DeleteSnapshot") == []
 
 
 @both
@@ -84,7 +85,7 @@ async def test_the_source_claim_is_held_until_the_snapshot_is_ready() -> None:
         await stage.client.delete(PersistentVolumeClaim, "data", "default")
         await stage.rest(30)
         assert snapshots.CLAIM_AS_SOURCE in (await stage.claim()).metadata.finalizers
-        assert stage.driver.called("DeleteVolume") == []
+        assert stage.driver.requests_of("DeleteVolume") == []
         hold.release()
         await ready(stage)
         await stage.gone(PersistentVolumeClaim, "data", "default")
@@ -98,9 +99,9 @@ async def test_a_claim_that_is_going_gives_no_snapshot() -> None:
         await stage.client.patch(PersistentVolumeClaim, "data", "default", strategic=held)
         await stage.client.delete(PersistentVolumeClaim, "data", "default")
         await take(stage)
-        told = await stage.said("SnapshotContentCreationFailed", "snap")
-        assert told.endswith("cannot add finalizer on claim data because it is being deleted")
-        assert stage.driver.called("CreateSnapshot") == []
+        reported = await stage.said("SnapshotContentCreationFailed", "snap")
+        assert reported.endswith("cannot add finalizer on claim data because it is being deleted")
+        assert stage.driver.requests_of("CreateSnapshot") == []
 
 
 @both
@@ -118,7 +119,7 @@ async def test_retain_keeps_the_content_and_it_can_be_imported_again() -> None:
         assert content.status is not None
         handle = content.status.snapshot_handle
         assert handle is not None
-        assert stage.driver.called("DeleteSnapshot") == []
+        assert stage.driver.requests_of("DeleteSnapshot") == []
         await given(stage, handle, name="import", to="again")
         await adopt(stage, "again", "import")
         again = await ready(stage, "again")
@@ -139,7 +140,7 @@ async def test_a_content_deleted_while_its_snapshot_lives_stays() -> None:
         await stage.client.delete(VolumeSnapshotContent, name)
         await stage.rest(1200)
         assert (await stage.client.get(VolumeSnapshotContent, name)).is_deleting
-        assert stage.driver.called("DeleteSnapshot") == []
+        assert stage.driver.requests_of("DeleteSnapshot") == []
         await drop(stage)
         await gone(stage)
         assert stage.driver.snapshots == {}
@@ -152,7 +153,7 @@ async def test_a_content_whose_snapshot_is_missing_is_never_deleted() -> None:
         await stage.rest(3600)
         content = await stage.client.get(VolumeSnapshotContent, "given")
         assert not content.is_deleting
-        assert stage.driver.called("DeleteSnapshot") == []
+        assert stage.driver.requests_of("DeleteSnapshot") == []
 
 
 @pytest.mark.virtual
@@ -172,10 +173,10 @@ async def test_a_deletion_that_fails_is_told_and_repeated() -> None:
         await ready(stage)
         stage.driver.script("DeleteSnapshot", Fail(Code.INTERNAL))
         await drop(stage)
-        told = await stage.said("SnapshotDeleteError", snapshots.content_name(made))
-        assert told == "Failed to delete snapshot"
+        reported = await stage.said("SnapshotDeleteError", snapshots.content_name(made))
+        assert reported == "Failed to delete snapshot"
         await gone(stage)
-        assert len(stage.driver.called("DeleteSnapshot")) == 2
+        assert len(stage.driver.requests_of("DeleteSnapshot")) == 2
 
 
 async def test_a_snapshot_is_restored_into_a_new_claim() -> None:
@@ -185,7 +186,7 @@ async def test_a_snapshot_is_restored_into_a_new_claim() -> None:
         content = await content_of(stage, await ready(stage))
         assert content.status is not None
         await stage.bound("copy", **{k: v for k, v in restore().items() if k == "dataSource"})
-        request = stage.driver.called("CreateVolume")[-1]
+        request = stage.driver.requests_of("CreateVolume")[-1]
         assert request.volume_content_source.snapshot.snapshot_id == content.status.snapshot_handle
 
 
@@ -197,7 +198,7 @@ async def test_a_restore_smaller_than_the_snapshot_is_refused() -> None:
         await ready(stage)
         await wish(stage, size="1Gi")
         await stage.said("ProvisioningFailed", "copy")
-        assert len(stage.driver.called("CreateVolume")) == 1
+        assert len(stage.driver.requests_of("CreateVolume")) == 1
         await wish(stage, "fits", "2Gi")
         await stage.until_claim(lambda c: c.status.phase == "Bound", "fits")
 
@@ -225,7 +226,7 @@ async def test_a_block_volumes_snapshot_becomes_no_file_system_without_leave() -
         assert content.spec.source_volume_mode == "Block"
         await wish(stage)
         await stage.said("ProvisioningFailed", "copy")
-        assert len(stage.driver.called("CreateVolume")) == 1
+        assert len(stage.driver.requests_of("CreateVolume")) == 1
         leave = {"snapshot.storage.kubernetes.io/allow-volume-mode-change": "true"}
         patch = {"metadata": {"annotations": leave}}
         await stage.client.patch(VolumeSnapshotContent, content.name, merge=patch)
@@ -242,10 +243,10 @@ async def test_a_snapshot_deleted_during_a_restore_waits_for_the_claim_to_be_bou
         await wish(stage)
         await hold.reached_event.wait()
         await drop(stage)
-        told = await stage.said("SnapshotDeletePending", "snap")
-        assert told == "Snapshot is being used to restore a PVC"
+        reported = await stage.said("SnapshotDeletePending", "snap")
+        assert reported == "Snapshot is being used to restore a PVC"
         await stage.rest(5)
-        assert stage.driver.called("DeleteSnapshot") == []
+        assert stage.driver.requests_of("DeleteSnapshot") == []
         hold.release()
         await stage.until_claim(lambda c: c.status.phase == "Bound", "copy")
         await gone(stage)
@@ -261,7 +262,7 @@ async def test_a_claim_is_not_held_for_a_snapshot_that_was_taken_away_by_force()
         await hold.reached_event.wait()
         assert snapshots.CLAIM_AS_SOURCE in (await stage.claim()).metadata.finalizers
         await drop(stage)
-        stripped = {"metadata": {"finalizers": []}}
+        stripped: dict[str, Any] = {"metadata": {"finalizers": []}}
         await stage.client.patch(VolumeSnapshot, "snap", "default", merge=stripped)
         await gone(stage)
         await stage.until_claim(lambda c: snapshots.CLAIM_AS_SOURCE not in c.metadata.finalizers)

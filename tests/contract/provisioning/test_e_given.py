@@ -42,9 +42,9 @@ async def test_a_snapshot_that_is_there_already_is_adopted() -> None:
         assert content.spec.volume_snapshot_ref.uid == made.uid
         assert snapshot.status is not None
         assert snapshot.status.restore_size == "1Gi"
-        (request,) = stage.driver.called("ListSnapshots")
+        (request,) = stage.driver.requests_of("ListSnapshots")
         assert request.snapshot_id == handle
-        assert len(stage.driver.called("CreateSnapshot")) == 1
+        assert len(stage.driver.requests_of("CreateSnapshot")) == 1
 
 
 @pytest.mark.virtual
@@ -73,9 +73,9 @@ async def test_a_content_of_the_wrong_kind_is_not_bound() -> None:
         made = await take(stage)
         await ready(stage)
         await adopt(stage, "thief", snapshots.content_name(made))
-        told = await stage.said("SnapshotContentMismatch", "thief")
+        reported = await stage.said("SnapshotContentMismatch", "thief")
         which = "is dynamically provisioned while expecting a pre-provisioned one"
-        assert told == f"VolumeSnapshotContent {which}"
+        assert reported == f"VolumeSnapshotContent {which}"
         assert not snapshots.bound_name(await get(stage, "thief"))
 
 
@@ -84,8 +84,8 @@ async def test_a_content_that_points_to_another_snapshots_uid_is_never_bound() -
     async with snapshotting() as stage:
         await given(stage, "snap-known", uid="somebody-else")
         await adopt(stage)
-        told = await stage.said("SnapshotContentMisbound", "snap")
-        assert told == "VolumeSnapshotContent [given] is bound to a different snapshot"
+        reported = await stage.said("SnapshotContentMisbound", "snap")
+        assert reported == "VolumeSnapshotContent [given] is bound to a different snapshot"
         await stage.rest(1200)
         snapshot = await get(stage)
         assert not snapshots.is_ready(snapshot)
@@ -101,7 +101,7 @@ async def test_a_bound_snapshot_whose_content_is_gone_is_no_longer_ready() -> No
         await take(stage)
         snapshot = await ready(stage)
         name = snapshots.bound_name(snapshot)
-        stripped = {"metadata": {"finalizers": []}}
+        stripped: dict[str, Any] = {"metadata": {"finalizers": []}}
         await stage.client.delete(VolumeSnapshotContent, name)
         await stage.client.patch(VolumeSnapshotContent, name, merge=stripped)
         snapshot = await until_snapshot(stage, lambda s: not snapshots.is_ready(s))
@@ -109,7 +109,7 @@ async def test_a_bound_snapshot_whose_content_is_gone_is_no_longer_ready() -> No
         await stage.rest(1200)
         # No second snapshot is taken in the first one's name: it would show another moment.
         assert await stage.client.find(VolumeSnapshotContent, name) is None
-        assert len(stage.driver.called("CreateSnapshot")) == 1
+        assert len(stage.driver.requests_of("CreateSnapshot")) == 1
 
 
 @both
@@ -120,8 +120,8 @@ async def test_a_bound_snapshot_whose_content_points_elsewhere_is_misbound() -> 
         await ready(stage)
         other = {"spec": {"volumeSnapshotRef": {"uid": "somebody-else"}}}
         await stage.client.patch(VolumeSnapshotContent, "given", merge=other)
-        told = await stage.said("SnapshotMisbound", "snap")
-        assert told == "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly"
+        reported = await stage.said("SnapshotMisbound", "snap")
+        assert reported == "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly"
         assert not snapshots.is_ready(await get(stage))
 
 
@@ -149,6 +149,6 @@ async def test_a_content_that_cannot_be_bound_is_told_on_the_snapshot() -> None:
         async with running(VolumeSnapshots(client).run()):
             await given(stage, "snap-known")
             await adopt(stage)
-            told = await stage.said("SnapshotBindFailed", "snap")
-            assert told == "Snapshot failed to bind VolumeSnapshotContent, not you"
+            reported = await stage.said("SnapshotBindFailed", "snap")
+            assert reported == "Snapshot failed to bind VolumeSnapshotContent, not you"
         await client.close()

@@ -15,6 +15,7 @@ from tests.contract.provisioning.snapping import gone, roles, until_snapshot
 from tests.support import scripted
 from tests.support.scripted import Fail, Lose
 from volplane.api import codec
+from volplane.api.annotations import GROUP_SNAPSHOT_HANDLE_ANNOTATION
 from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import (
     VolumeGroupSnapshot,
@@ -65,7 +66,7 @@ async def take(stage: Stage, name: str = "all", cls: str | None = "groups") -> V
 async def ready(stage: Stage, name: str = "all") -> VolumeGroupSnapshot:
     async def found() -> VolumeGroupSnapshot | None:
         group = await stage.client.get(VolumeGroupSnapshot, name, "default")
-        return group if groups.is_ready(group) else None
+        return group if snapshots.is_ready(group) else None
 
     group: VolumeGroupSnapshot = await stage.until(found)
     return group
@@ -83,10 +84,10 @@ async def test_a_group_is_taken_at_once_and_its_members_go_with_it() -> None:
             handles = sorted([f"vol-{(await stage.claim(n)).spec.volume_name}" for n in ("data", "logs")])
             assert content.spec.source.volume_handles == tuple(handles)
             assert content.metadata.finalizers == (groups.CONTENT_BOUND,)
-            (request,) = stage.driver.called("CreateVolumeGroupSnapshot")
+            (request,) = stage.driver.requests_of("CreateVolumeGroupSnapshot")
             assert request.name == f"groupsnapshot-{made.uid}"
             assert sorted(request.source_volume_ids) == handles
-            assert stage.driver.called("CreateSnapshot") == []
+            assert stage.driver.requests_of("CreateSnapshot") == []
             digests = [hashlib.sha256((made.uid + handle).encode()).hexdigest() for handle in handles]
             for digest in digests:
                 member = await until_snapshot(stage, snapshots.is_ready, f"snapshot-{digest}")
@@ -96,7 +97,10 @@ async def test_a_group_is_taken_at_once_and_its_members_go_with_it() -> None:
                 assert [owner.uid for owner in member.metadata.owner_references] == [made.uid]
                 assert snapshots.IN_GROUP in member.metadata.finalizers
                 part = await stage.client.get(VolumeSnapshotContent, f"snapcontent-{digest}")
-                assert part.metadata.annotations[snapshots.GROUP_HANDLE] == f"group-groupsnapshot-{made.uid}"
+                assert (
+                    part.metadata.annotations[GROUP_SNAPSHOT_HANDLE_ANNOTATION]
+                    == f"group-groupsnapshot-{made.uid}"
+                )
             await stage.said("GroupSnapshotReady", "all")
             await stage.client.delete(VolumeGroupSnapshot, "all", "default")
             await stage.gone(VolumeGroupSnapshot, "all", "default")
@@ -105,8 +109,8 @@ async def test_a_group_is_taken_at_once_and_its_members_go_with_it() -> None:
                 await stage.gone(VolumeSnapshotContent, f"snapcontent-{digest}")
             await stage.gone(VolumeGroupSnapshotContent, content.name)
             assert stage.driver.snapshots == {}
-            assert stage.driver.called("DeleteSnapshot") == []
-            assert len(stage.driver.called("DeleteVolumeGroupSnapshot")) == 1
+            assert stage.driver.requests_of("DeleteSnapshot") == []
+            assert len(stage.driver.requests_of("DeleteVolumeGroupSnapshot")) == 1
 
 
 @pytest.mark.virtual
@@ -118,8 +122,8 @@ async def test_a_member_cannot_be_deleted_alone() -> None:
         (member,) = await stage.client.list(VolumeSnapshot, "default")
         await until_snapshot(stage, snapshots.is_ready, member.name)
         await stage.client.delete(VolumeSnapshot, member.name, "default")
-        told = await stage.said("SnapshotDeletePending", member.name)
-        assert "is not allowed as it belongs to group snapshot default/all" in told
+        reported = await stage.said("SnapshotDeletePending", member.name)
+        assert "is not allowed as it belongs to group snapshot default/all" in reported
         await asyncio.sleep(1200)
         assert len(stage.driver.snapshots) == 1
         await stage.client.delete(VolumeGroupSnapshot, "all", "default")
@@ -148,8 +152,8 @@ async def test_retain_keeps_the_contents_of_the_group() -> None:
         await stage.client.delete(VolumeGroupSnapshot, "all", "default")
         await stage.gone(VolumeGroupSnapshot, "all", "default")
         await asyncio.sleep(60)
-        assert await stage.client.get(VolumeGroupSnapshotContent, groups.content_name(made))
-        assert stage.driver.called("DeleteVolumeGroupSnapshot") == []
+        assert await stage.client.get(VolumeGroupSnapshotContent, snapshots.content_name(made))
+        assert stage.driver.requests_of("DeleteVolumeGroupSnapshot") == []
         assert len(stage.driver.snapshots) == 1
 
 
@@ -159,10 +163,10 @@ async def test_a_group_that_timed_out_is_found_again_before_it_goes() -> None:
         stage.driver.script("CreateVolumeGroupSnapshot", Lose(Code.DEADLINE_EXCEEDED), Fail(Code.ABORTED))
         await claims(stage, "data", "logs")
         made = await take(stage)
-        await stage.said("GroupSnapshotCreationFailed", groups.content_name(made))
+        await stage.said("GroupSnapshotCreationFailed", snapshots.content_name(made))
         await stage.client.delete(VolumeGroupSnapshot, "all", "default")
         await stage.gone(VolumeGroupSnapshot, "all", "default")
-        await stage.gone(VolumeGroupSnapshotContent, groups.content_name(made))
+        await stage.gone(VolumeGroupSnapshotContent, snapshots.content_name(made))
         assert stage.driver.snapshots == {}
         assert await stage.client.list(VolumeSnapshot) == []
 
@@ -171,8 +175,8 @@ async def test_a_group_that_timed_out_is_found_again_before_it_goes() -> None:
 async def test_the_default_class_is_taken_and_a_selector_that_finds_nothing_waits() -> None:
     async with grouping(default=True) as stage:
         await take(stage, cls=None)
-        told = await stage.said("SetDefaultGroupSnapshotClassFailed", "all")
-        assert "not applied to any PVC" in told
+        reported = await stage.said("SetDefaultGroupSnapshotClassFailed", "all")
+        assert "not applied to any PVC" in reported
         await claims(stage, "data")
         group = await ready(stage)
         assert group.spec.volume_group_snapshot_class_name == "groups"
@@ -184,7 +188,7 @@ async def test_a_group_that_is_there_already_is_adopted() -> None:
         await claims(stage, "data")
         await take(stage)
         first = await ready(stage)
-        known = await stage.client.get(VolumeGroupSnapshotContent, groups.bound_name(first))
+        known = await stage.client.get(VolumeGroupSnapshotContent, snapshots.bound_name(first))
         assert known.status is not None
         handles = {
             "volumeGroupSnapshotHandle": known.status.volume_group_snapshot_handle,
@@ -204,7 +208,7 @@ async def test_a_group_that_is_there_already_is_adopted() -> None:
         }
         await stage.client.create(codec.convert(VolumeGroupSnapshot, group))
         await ready(stage, "again")
-        assert len(stage.driver.called("GetVolumeGroupSnapshot")) == 1
+        assert len(stage.driver.requests_of("GetVolumeGroupSnapshot")) == 1
 
 
 @pytest.mark.virtual
@@ -215,4 +219,4 @@ async def test_with_its_gate_off_no_group_is_taken() -> None:
             await claims(stage, "data")
             await take(stage)
             await asyncio.sleep(60)
-            assert stage.driver.called("CreateVolumeGroupSnapshot") == []
+            assert stage.driver.requests_of("CreateVolumeGroupSnapshot") == []

@@ -62,7 +62,7 @@ async def test_a_snapshot_of_a_claim_is_taken_and_bound() -> None:
         assert snapshot.status.restore_size == "1Gi"
         assert snapshot.status.creation_time is not None
         assert snapshot.status.error is None
-        (request,) = stage.driver.called("CreateSnapshot")
+        (request,) = stage.driver.requests_of("CreateSnapshot")
         assert request.name == f"snapshot-{made.uid}"
         assert request.source_volume_id == f"vol-{claim.spec.volume_name}"
         assert await stage.said("CreatingSnapshot", "snap") == (
@@ -85,10 +85,12 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
         await snapshot_class(
             stage,
             speed="slow",
-            **{
-                "csi.storage.k8s.io/snapshotter-secret-name": "${volumesnapshot.name}-key",
-                "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}",
-            },
+            **dict[str, Any](
+                {
+                    "csi.storage.k8s.io/snapshotter-secret-name": "${volumesnapshot.name}-key",
+                    "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}",
+                }
+            ),
         )
         made = Secret(metadata=ObjectMeta(name="snap-key", namespace="default"), data={"user": b"me"})
         await stage.client.create(made)
@@ -99,7 +101,7 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
             notes = content.metadata.annotations
             assert notes[snapshots.SECRET_NAME] == "snap-key"
             assert notes[snapshots.SECRET_NAMESPACE] == "default"
-            (request,) = stage.driver.called("CreateSnapshot")
+            (request,) = stage.driver.requests_of("CreateSnapshot")
             assert dict(request.secrets) == {"user": "me"}
             assert dict(request.parameters) == {
                 "speed": "slow",
@@ -110,23 +112,23 @@ async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -
             # Unlike a volume's, a snapshot's deletion waits for its secret.
             await stage.client.delete(Secret, "snap-key", "default")
             await drop(stage)
-            told = await stage.said("SnapshotDeleteError", content.name)
-            assert told == "Failed to get snapshot credentials"
-            assert stage.driver.called("DeleteSnapshot") == []
+            reported = await stage.said("SnapshotDeleteError", content.name)
+            assert reported == "Failed to get snapshot credentials"
+            assert stage.driver.requests_of("DeleteSnapshot") == []
             await stage.client.create(made)
             await gone(stage)
-            assert len(stage.driver.called("DeleteSnapshot")) == 1
+            assert len(stage.driver.requests_of("DeleteSnapshot")) == 1
 
 
 @pytest.mark.virtual
 async def test_an_unknown_parameter_of_ours_is_refused() -> None:
     async with virtual("snapshots") as stage, roles(stage):
-        await snapshot_class(stage, **{"csi.storage.k8s.io/mistake": "x"})
+        await snapshot_class(stage, **dict[str, Any]({"csi.storage.k8s.io/mistake": "x"}))
         await stage.bound()
         made = await take(stage)
-        told = await stage.said("SnapshotCreationFailed", snapshots.content_name(made))
-        assert "csi.storage.k8s.io/mistake" in told
-        assert stage.driver.called("CreateSnapshot") == []
+        reported = await stage.said("SnapshotCreationFailed", snapshots.content_name(made))
+        assert "csi.storage.k8s.io/mistake" in reported
+        assert stage.driver.requests_of("CreateSnapshot") == []
 
 
 @pytest.mark.virtual
@@ -134,16 +136,16 @@ async def test_without_a_class_the_default_of_the_volumes_driver_is_taken() -> N
     async with snapshotting() as stage:
         await stage.bound()
         await take(stage, cls=None)
-        told = "Failed to set default snapshot class with error cannot find default snapshot class"
-        assert await stage.said("SetDefaultSnapshotClassFailed", "snap") == told
-        assert error_of(await get(stage)) == told
+        reported = "Failed to set default snapshot class with error cannot find default snapshot class"
+        assert await stage.said("SetDefaultSnapshotClassFailed", "snap") == reported
+        assert error_of(await get(stage)) == reported
         await snapshot_class(stage, "usual", default=True)
         snapshot = await ready(stage)
         assert snapshot.spec.volume_snapshot_class_name == "usual"
         await snapshot_class(stage, "usual-too", default=True)
         await take(stage, "other", cls=None)
-        told = await stage.said("SetDefaultSnapshotClassFailed", "other")
-        assert told.endswith("2 default snapshot classes were found")
+        reported = await stage.said("SetDefaultSnapshotClassFailed", "other")
+        assert reported.endswith("2 default snapshot classes were found")
 
 
 @pytest.mark.virtual
@@ -151,9 +153,9 @@ async def test_a_class_that_is_missing_is_waited_for() -> None:
     async with snapshotting() as stage:
         await stage.bound()
         await take(stage, cls="later")
-        told = await stage.said("GetSnapshotClassFailed", "snap")
+        reported = await stage.said("GetSnapshotClassFailed", "snap")
         why = 'volumesnapshotclass.snapshot.storage.k8s.io "later" not found'
-        assert told == f"Failed to get snapshot class with error {why}"
+        assert reported == f"Failed to get snapshot class with error {why}"
         await snapshot_class(stage, "later")
         snapshot = await ready(stage)
         assert error_of(snapshot) == ""
@@ -163,8 +165,8 @@ async def test_a_class_that_is_missing_is_waited_for() -> None:
 async def test_a_claim_that_is_not_bound_yet_is_waited_for() -> None:
     async with snapshotting() as stage:
         await take(stage)
-        told = await stage.said("SnapshotContentCreationFailed", "snap")
-        assert 'persistentvolumeclaim "data" not found' in told
+        reported = await stage.said("SnapshotContentCreationFailed", "snap")
+        assert 'persistentvolumeclaim "data" not found' in reported
         await stage.bound()
         await ready(stage)
 
@@ -184,8 +186,8 @@ async def test_a_snapshot_becomes_ready_after_three_looks_and_says_so_once() -> 
         assert snapshot.status.error is None
         await stage.said("SnapshotReady", "snap")
         await stage.rest(1200)
-        assert len(stage.driver.called("CreateSnapshot")) == 4
-        assert len({r.name for r in stage.driver.called("CreateSnapshot")}) == 1
+        assert len(stage.driver.requests_of("CreateSnapshot")) == 4
+        assert len({r.name for r in stage.driver.requests_of("CreateSnapshot")}) == 1
         assert await stage.count("SnapshotReady", "snap") == 1
         assert await stage.count("SnapshotCreated", "snap") == 1
 
@@ -197,12 +199,12 @@ async def test_an_error_is_told_on_content_and_snapshot_and_cleared_when_it_is_r
         claim = await stage.bound()
         made = await take(stage)
         error = "rpc error: code = Internal desc = no space"
-        told = (
+        reported = (
             f"Failed to create snapshot: failed to take snapshot of the volume vol-{claim.spec.volume_name}: "
             f'"{error}"'
         )
-        assert await stage.said("SnapshotCreationFailed", snapshots.content_name(made)) == told
-        snapshot = await until_snapshot(stage, lambda s: error_of(s) == told)
+        assert await stage.said("SnapshotCreationFailed", snapshots.content_name(made)) == reported
+        snapshot = await until_snapshot(stage, lambda s: error_of(s) == reported)
         content = await content_of(stage, snapshot)
         assert snapshots.BEING_CREATED not in content.metadata.annotations  # a final answer
         await asyncio.sleep(5)
@@ -275,7 +277,7 @@ async def test_every_node_handles_its_own_where_that_is_asked_for() -> None:
 
             async with stage.sidecar(lambda *a, **k: on("worker-2", *a, **k), mine):
                 await asyncio.sleep(60)
-                assert stage.driver.called("CreateSnapshot") == []
+                assert stage.driver.requests_of("CreateSnapshot") == []
             async with stage.sidecar(lambda *a, **k: on("worker-1", *a, **k), mine):
                 await ready(stage)
 
@@ -314,7 +316,7 @@ async def test_the_pause_of_a_failed_snapshot_is_as_its_flag_says() -> None:
         async with stage.process("snapshot-controller", quick), stage.process("snapshotter", quick):
             await take(stage)
             await ready(stage)
-        assert len(stage.driver.called("CreateSnapshot")) == 4
+        assert len(stage.driver.requests_of("CreateSnapshot")) == 4
         for pause, least in zip(stage.driver.pauses("CreateSnapshot"), (0.05, 0.1, 0.2), strict=True):
             assert pause > least - GRAIN
 

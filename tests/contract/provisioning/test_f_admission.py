@@ -74,8 +74,11 @@ async def test_a_class_that_is_not_set_becomes_the_newest_default(served: Any) -
 async def test_a_class_that_is_missing_is_accepted_and_the_claim_waits() -> None:
     async with stage(scripted.driver()) as s:
         await s.claim(cls="missing")
-        told = await s.event("ProvisioningFailed")
-        assert (told.type, told.message) == ("Warning", 'storageclass.storage.k8s.io "missing" not found')
+        reported = await s.event("ProvisioningFailed")
+        assert (reported.type, reported.message) == (
+            "Warning",
+            'storageclass.storage.k8s.io "missing" not found',
+        )
         await s.rest(60)
         assert (await s.find(PersistentVolumeClaim, "data")).status.phase == "Pending"
 
@@ -141,8 +144,8 @@ async def test_a_namespaces_quota_holds_for_the_number_and_the_size_of_its_claim
         await make(api, quotas, {"metadata": {"name": "q"}, "spec": {"hard": hard}})
         answers = await asyncio.gather(*(api.post(CLAIMS, claim(f"c{i}")) for i in range(5)))
         assert sorted(a.status for a in answers) == [201, 201, 201, 403, 403]
-        told = next(a.json["message"] for a in answers if a.status == 403)
-        assert told.endswith(
+        reported = next(a.json["message"] for a in answers if a.status == 403)
+        assert reported.endswith(
             "is forbidden: exceeded quota: q, requested: requests.storage=1Gi, used: requests.storage=3Gi, "
             "limited: requests.storage=3Gi"
         )
@@ -238,13 +241,13 @@ async def test_an_unknown_source_is_dropped_in_one_field_and_waits_for_a_populat
         await s.claim("empty", dataSource=backup)
         mine, _ = await s.bound("empty")
         assert mine.spec.data_source is None
-        assert not driver.called("CreateVolume")[0].HasField("volume_content_source")
+        assert not driver.requests_of("CreateVolume")[0].HasField("volume_content_source")
         await s.claim("filled", dataSourceRef=backup)
-        told = await s.event("Provisioning", "Assuming", about="filled")
-        assert told.message == "Assuming an external populator will provision the volume"
+        reported = await s.event("Provisioning", "Assuming", about="filled")
+        assert reported.message == "Assuming an external populator will provision the volume"
         await s.rest(600)
         assert (await s.find(PersistentVolumeClaim, "filled")).status.phase == "Pending"
-        assert len(driver.called("CreateVolume")) == 1
+        assert len(driver.requests_of("CreateVolume")) == 1
 
 
 async def test_a_node_changes_only_what_nodes_may_in_a_claims_status(served: Any) -> None:

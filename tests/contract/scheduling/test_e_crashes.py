@@ -8,8 +8,8 @@ from tests.contract.provisioning.stage import PATIENCE
 from tests.controllers.objects import account, claim, node, pod, storage_class, volume
 from tests.loops.inprocess import until
 from tests.support import role_processes
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import PersistentVolumeClaim, Pod
-from volplane.rules.binding import SELECTED_NODE
 
 BINDER = ("controller-manager", "--controllers", "persistentvolume-binder-controller")
 
@@ -22,7 +22,7 @@ async def test_a_scheduler_killed_between_the_claims_write_and_the_binding_conti
 
         async def chosen() -> str:
             return (await client.get(PersistentVolumeClaim, "data", "default")).metadata.annotations.get(
-                SELECTED_NODE, ""
+                SELECTED_NODE_ANNOTATION, ""
             )
 
         async def placed() -> str:

@@ -10,8 +10,8 @@ from tests.controllers.objects import account, claim, node, pod, storage_class, 
 from tests.loops.inprocess import until
 from tests.support import role_processes
 from tests.support.timing import GRAIN
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Event, PersistentVolumeClaim, Pod
-from volplane.rules.binding import SELECTED_NODE
 
 BINDER = ("controller-manager", "--controllers", "persistentvolume-binder-controller")
 TIMED_OUT = 'running PreBind plugin "VolumeBinding": binding volumes: context deadline exceeded'
@@ -23,9 +23,9 @@ async def test_a_provisioner_that_never_answers_times_out_and_the_node_stays_cho
 
         async def chosen() -> str:
             mine = await client.get(PersistentVolumeClaim, "data", "default")
-            return mine.metadata.annotations.get(SELECTED_NODE, "")
+            return mine.metadata.annotations.get(SELECTED_NODE_ANNOTATION, "")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             events = await client.list(Event, "default")
             return any((e.reason, e.message) == ("FailedScheduling", TIMED_OUT) for e in events)
 
@@ -41,7 +41,7 @@ async def test_a_provisioner_that_never_answers_times_out_and_the_node_stays_cho
             begun = time.monotonic()
             await client.create(pod("p", "data"))
             where = await until(chosen, PATIENCE)
-            await until(told, PATIENCE)
+            await until(reported, PATIENCE)
             assert time.monotonic() - begun > 1.0 - GRAIN
             assert not await placed()
             assert await chosen() == where

@@ -54,9 +54,9 @@ async def test_a_pod_of_higher_priority_takes_the_claim_for_one_pod_from_the_one
         await b.client.create(sized("two", "data", cpu="1", cls="high"))
         assert await going(b) == ["one"]
         victim = await b.client.get(Pod, "one", "default")
-        (told,) = [c for c in victim.status.conditions if c.type == "DisruptionTarget"]
-        assert (told.status, told.reason) == ("True", "PreemptionByScheduler")
-        assert told.message == "default-scheduler: preempting to accommodate a higher priority pod"
+        (reported,) = [c for c in victim.status.conditions if c.type == "DisruptionTarget"]
+        assert (reported.status, reported.reason) == ("True", "PreemptionByScheduler")
+        assert reported.message == "default-scheduler: preempting to accommodate a higher priority pod"
         two = await b.client.get(Pod, "two", "default")
         await b.expect_event("Preempted", f"Preempted by pod {two.uid} on node {where}")
         assert two.spec.node_name == ""

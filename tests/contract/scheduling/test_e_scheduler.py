@@ -8,9 +8,9 @@ from tests.controllers.objects import DRIVER, claim, driver, node, pod, volume
 from tests.loops.inprocess import until
 from tests.support.scheduler_env import NO_VICTIM, NOT_HELPFUL, ZONE, capacity, in_zone, scheduler_env, tail
 from volplane.api import codec
+from volplane.api.annotations import BOUND_BY_CONTROLLER_ANNOTATION, SELECTED_NODE_ANNOTATION
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSIStorageCapacity, VolumeAttachment
-from volplane.rules.binding import BOUND_BY_CONTROLLER, SELECTED_NODE
 
 pytestmark = pytest.mark.virtual
 IN_USE = (
@@ -44,7 +44,7 @@ async def test_a_pod_with_a_bound_claim_is_scheduled_without_touching_it() -> No
         await b.wait_until_scheduled("p")
         await b.settle()
         assert (await b.claim("data")).metadata.resource_version == before.metadata.resource_version
-        assert SELECTED_NODE not in before.metadata.annotations
+        assert SELECTED_NODE_ANNOTATION not in before.metadata.annotations
 
 
 # WFFC PVC: selected-node written before pod binding; provisioner removes it → pod retried, maybe elsewhere.
@@ -74,7 +74,7 @@ async def test_a_provisioner_that_removes_the_selected_node_sends_the_pod_elsewh
         )
 
         async def moved() -> bool:
-            return (await b.claim("data")).metadata.annotations.get(SELECTED_NODE) == "b"
+            return (await b.claim("data")).metadata.annotations.get(SELECTED_NODE_ANNOTATION) == "b"
 
         await until(moved)
         await b.provision("data", zone="b")
@@ -227,7 +227,7 @@ async def test_two_pods_that_want_the_one_static_volume_do_not_both_get_it() -> 
         taken = await b.client.get(PersistentVolume, "pv")
         assert taken.spec.claim_ref is not None
         assert taken.spec.claim_ref.name == "one"
-        assert taken.metadata.annotations[BOUND_BY_CONTROLLER] == "yes"
+        assert taken.metadata.annotations[BOUND_BY_CONTROLLER_ANNOTATION] == "yes"
         await b.client.create(volume("other", cls="hand"))
         await b.wait_until_scheduled("two")
 
@@ -303,7 +303,9 @@ async def test_a_capacity_that_grows_wakes_the_pod_too() -> None:
 
 async def test_a_new_scheduler_goes_on_where_the_old_one_died() -> None:
     async with scheduler_env(node("a"), node("b"), scheduler=False) as b:
-        await b.client.create(claim("data", cls="late", metadata={"annotations": {SELECTED_NODE: "b"}}))
+        await b.client.create(
+            claim("data", cls="late", metadata={"annotations": {SELECTED_NODE_ANNOTATION: "b"}})
+        )
         await b.client.create(pod("p", "data"))
         async with b.scheduling():
             await b.provision("data")

@@ -108,11 +108,11 @@ class AttachDetachBench:
         await self.status(on, conditions=[{"type": "Ready", "status": "Unknown"}])
 
     async def wait_until_listed(self, on: str, present: bool = True) -> None:
-        async def shown() -> bool:
+        async def is_shown() -> bool:
             found = await self.client.get(Node, on)
             return (NAME in [v.name for v in found.status.volumes_attached]) is present
 
-        await until(shown)
+        await until(is_shown)
 
     # the user
 
@@ -126,10 +126,10 @@ class AttachDetachBench:
         ]
 
     async def wait_for_event(self, reason: str, message: str) -> None:
-        async def heard() -> bool:
+        async def is_recorded() -> bool:
             return message in await self.events(reason)
 
-        await until(heard)
+        await until(is_recorded)
 
     async def settle(self, seconds: float = 1.0) -> None:
         await asyncio.sleep(seconds)  # virtual time: whatever can happen has happened
@@ -317,8 +317,9 @@ async def test_a_live_look_keeps_a_volume_that_the_node_has_just_begun_to_use() 
             await b.attach("a")
             # The caches stand still while the node speaks and the pod goes.
             seen = controller.nodes
-            apply, held = seen._apply, []
-            seen._apply = held.append  # type: ignore[method-assign]
+            apply = seen._apply
+            held: list[Any] = []
+            seen._apply = held.append  # type: ignore[method-assign, assignment]
             await b.status("a", volumesInUse=[NAME])
             await b.kill("old")
             await b.settle(5)

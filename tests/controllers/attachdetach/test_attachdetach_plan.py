@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.waits import describe_wait
 from volplane.api import codec
 from volplane.api.core import Pod
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.facts import split
 from volplane.controllers.attachdetach.plan import AttachDetachView, ExistingAttachment, NodeFacts, plan
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 
 def pod(name: str = "p", namespace: str = "default") -> Pod:
@@ -45,25 +46,24 @@ def describe_step(step: object) -> str:
             return f"ReportMultiAttach {node} {[each.name for each in pods]}"
         case p.ReportAttachFailure(node, message):
             return f"ReportAttachFailure {node}: {message}"
-        case Wait(seconds, why):
-            return f"Wait {seconds:g}: {why}"
+        case Wait():
+            return f"{describe_wait(step)} {step.seconds:g}".removesuffix(" inf")
         case p.CreateAttachment(node) | p.AddToVolumesAttached(node) | p.RemoveFromVolumesAttached(node):
             return f"{type(step).__name__} {node}"
     raise AssertionError(step)
 
 
-ATTACHING = "waiting for external-attacher of d to attach it to {}"
-DETACHING = "waiting for external-attacher of d to detach it from {}"
+ATTACHING = "Wait Attach(a, d)"
+DETACHING = "Wait Detach(a, d)"
 MOUNTED = NodeFacts(in_use=True, listed=True)
 DOWN = NodeFacts(ready=False, in_use=True, listed=True)
 FENCED = NodeFacts(ready=False, fenced=True, in_use=True, listed=True)
-UNREADY = "is not ready and may still mount it"
 
 CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
     "nothing wanted, nothing held": (view(), []),
     # entering
     "wanted, not held": (view("a"), ["CreateAttachment a"]),
-    "asked, no answer yet": (view("a", at("a", attached=False)), [f"Wait 120: {ATTACHING.format('a')}"]),
+    "asked, no answer yet": (view("a", at("a", attached=False)), [f"{ATTACHING} 120"]),
     "attached, the node does not know": (
         view("a", at("a"), nodes={"a": NodeFacts()}),
         ["AddToVolumesAttached a"],
@@ -72,21 +72,21 @@ CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
     "two pods on one node, one leaves: rest": (view("a", at("a"), nodes={"a": MOUNTED}), []),
     "the attacher failed": (
         view("a", at("a", attached=False, attach_error="boom")),
-        ["ReportAttachFailure a: boom", f"Wait inf: {ATTACHING.format('a')}: boom"],
+        ["ReportAttachFailure a: boom", f"{ATTACHING}: boom"],
     ),
     "the attacher does not answer": (
         view("a", at("a", attached=False, waiting_for=120.0)),
         ["ReportAttachFailure a: timed out waiting for external-attacher of d CSI driver to attach volume h"],
     ),
-    "deleted by somebody while wanted": (
+    "deleted by a user while wanted": (
         view("a", at("a", deleting=True, waiting_for=1.0), nodes={"a": MOUNTED}),
-        ["RemoveFromVolumesAttached a", f"Wait inf: {DETACHING.format('a')}"],
+        ["RemoveFromVolumesAttached a", DETACHING],
     ),
     "detaching failed, wanted again": (
         view("a", at("a", deleting=True, detach_error="busy")),
         [
             "ReportAttachFailure a: volume attachment is being deleted",
-            f"Wait inf: {DETACHING.format('a')}: busy",
+            f"{DETACHING}: busy",
         ],
     ),
     "the attachment vanished under a pod": (
@@ -102,21 +102,25 @@ CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
     "unwanted while the attacher is at work": (view("", at("a", attached=False)), ["DeleteAttachment a"]),
     "detach under way": (
         view("", at("a", deleting=True)),
-        [f"Wait inf: {DETACHING.format('a')}"],
+        [DETACHING],
+    ),
+    "detach under way, the node still lists it": (
+        view("", at("a", deleting=True), nodes={"a": NodeFacts(listed=True)}),
+        ["RemoveFromVolumesAttached a", DETACHING],
     ),
     "known only from the node's list": (
         view("", nodes={"a": NodeFacts(listed=True)}),
         ["RemoveFromVolumesAttached a"],
     ),
     # the gate
-    "mounted, healthy": (view("", at("a"), nodes={"a": MOUNTED}), ["Wait inf: a still mounts it"]),
+    "mounted, healthy": (view("", at("a"), nodes={"a": MOUNTED}), ["Wait MountedOnNode(a)"]),
     "mounted, healthy, for an hour": (
         view("", at("a", unwanted_for=3600.0), nodes={"a": MOUNTED}),
-        ["Wait inf: a still mounts it"],
+        ["Wait MountedOnNode(a)"],
     ),
     "mounted, not ready": (
         view("", at("a", unwanted_for=60.0), nodes={"a": DOWN}),
-        [f"Wait 300: a {UNREADY}; detached by force when the grace is over"],
+        ["Wait ForceDetach(a) 300"],
     ),
     "mounted, not ready, six minutes": (
         view("", at("a", unwanted_for=360.0), nodes={"a": DOWN}),
@@ -124,7 +128,7 @@ CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
     ),
     "mounted, not ready, six minutes, no force": (
         view("", at("a", unwanted_for=360.0), nodes={"a": DOWN}, force=False),
-        [f"Wait inf: a {UNREADY}"],
+        ["Wait NodeNotReady(a)"],
     ),
     "mounted, not ready, another grace": (
         view("", at("a", unwanted_for=11.0), nodes={"a": DOWN}, grace=10.0),
@@ -154,53 +158,53 @@ CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
     # moving
     "moves, still mounted": (
         view("b", at("a"), nodes={"a": MOUNTED}),
-        ["Wait inf: a still mounts it", "ReportMultiAttach b []", "Wait inf: not free for b: attached to a"],
+        ["Wait MountedOnNode(a)", "ReportMultiAttach b []", "Wait AttachedToOtherNode(b, a)"],
     ),
-    "moves, told before": (
+    "moves, reported before": (
         view("b", at("a"), nodes={"a": MOUNTED}, reported=frozenset({"b"})),
-        ["Wait inf: a still mounts it", "Wait inf: not free for b: attached to a"],
+        ["Wait MountedOnNode(a)", "Wait AttachedToOtherNode(b, a)"],
     ),
     "moves, unmounted": (
         view("b", at("a")),
-        ["RemoveFromVolumesAttached a", "DeleteAttachment a", "Wait inf: not free for b: it leaves a first"],
+        ["RemoveFromVolumesAttached a", "DeleteAttachment a", "Wait DetachingFromOtherNode(b, a)"],
     ),
     "moves, detach under way": (
         view("b", at("a", deleting=True, waiting_for=20.0)),
         [
-            f"Wait inf: {DETACHING.format('a')}",
-            "Wait 100: not free for b: the attacher is at work on a",
+            DETACHING,
+            "Wait AttacherBusy(b, a) 100",
         ],
     ),
     "moves, the detach failed: it is tried again before another node has its turn": (
         view("b", at("a", deleting=True, detach_error="x", waiting_for=20.0)),
         [
-            f"Wait inf: {DETACHING.format('a')}: x",
-            "Wait 100: not free for b: the attacher is at work on a",
+            f"{DETACHING}: x",
+            "Wait AttacherBusy(b, a) 100",
         ],
     ),
     "moves, the detach kept failing: uncertain does not block": (
         view("b", at("a", deleting=True, detach_error="x", waiting_for=120.0)),
-        [f"Wait inf: {DETACHING.format('a')}: x", "CreateAttachment b"],
+        [f"{DETACHING}: x", "CreateAttachment b"],
     ),
     "wanted twice, one attach failed: uncertain does not block": (
         view("a b", at("a", attached=False, attach_error="x")),
-        ["ReportAttachFailure a: x", f"Wait inf: {ATTACHING.format('a')}: x", "CreateAttachment b"],
+        ["ReportAttachFailure a: x", f"{ATTACHING}: x", "CreateAttachment b"],
     ),
     "moves, the detach got no answer: uncertain does not block": (
         view("b", at("a", deleting=True, waiting_for=121.0)),
-        [f"Wait inf: {DETACHING.format('a')}", "CreateAttachment b"],
+        [DETACHING, "CreateAttachment b"],
     ),
     "used elsewhere": (
         view("a b", at("a"), nodes={"a": MOUNTED}),
-        ["ReportMultiAttach b ['p-a']", "Wait inf: not free for b: attached to a"],
+        ["ReportMultiAttach b ['p-a']", "Wait AttachedToOtherNode(b, a)"],
     ),
     "two nodes at once, one is first": (
         view("a b"),
-        ["CreateAttachment a", "Wait inf: not free for b: it goes to a first"],
+        ["CreateAttachment a", "Wait AttachingToOtherNode(b, a)"],
     ),
     "two nodes, the first is being attached": (
         view("a b", at("a", attached=False, waiting_for=20.0)),
-        [f"Wait 100: {ATTACHING.format('a')}", "Wait 100: not free for b: the attacher is at work on a"],
+        [f"{ATTACHING} 100", "Wait AttacherBusy(b, a) 100"],
     ),
     # shared
     "shared: everywhere at once": (
@@ -209,7 +213,7 @@ CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
     ),
     "shared: one failure does not stop the others": (
         view("a b", at("a", attached=False, attach_error="x"), shared=True),
-        ["ReportAttachFailure a: x", f"Wait inf: {ATTACHING.format('a')}: x", "CreateAttachment b"],
+        ["ReportAttachFailure a: x", f"{ATTACHING}: x", "CreateAttachment b"],
     ),
     "shared: enters while it leaves": (
         view("b", at("a"), shared=True),
@@ -225,7 +229,7 @@ def test_plan(seen: AttachDetachView, steps: list[str]) -> None:
 
 HERE = pod("me")
 MESSAGES = {
-    "nobody left there": (
+    "no pods left there": (
         [],
         "Volume is already exclusively attached to one node and can't be attached to another",
     ),

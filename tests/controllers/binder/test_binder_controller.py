@@ -10,17 +10,23 @@ import pytest
 
 from tests.controllers.objects import account, claim, pod, storage_class, volume
 from tests.loops.inprocess import InProcessEnv, running, until, world
+from volplane.api.annotations import (
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.protection.controller import ClaimProtection, VolumeProtection
-from volplane.rules import binding
 from volplane.rules.binding import is_pair
 
 pytestmark = pytest.mark.virtual
 
 
 class BinderBench:
-    """A server with a binder, and a user who looks at it."""
+    """An API server with a binder, and a client."""
 
     def __init__(self, around: InProcessEnv) -> None:
         self.client = around.client
@@ -33,25 +39,25 @@ class BinderBench:
         return await self.client.get(PersistentVolume, name)
 
     async def is_bound(self, name: str, to: str) -> None:
-        async def bound() -> bool:
+        async def is_bound_now() -> bool:
             mine, theirs = await self.claim(name), await self.client.find(PersistentVolume, to)
             return theirs is not None and is_pair(mine, theirs) and theirs.status.phase == "Bound"
 
-        await until(bound)
+        await until(is_bound_now)
 
     async def is_phase(self, kind: type[Any], name: str, phase: str) -> Any:
-        async def reached() -> Any:
+        async def has_phase() -> Any:
             found = await self.client.find(kind, name, "default" if kind is PersistentVolumeClaim else "")
             return found if found is not None and found.status.phase == phase else None
 
-        return await until(reached)
+        return await until(has_phase)
 
     async def event(self, reason: str, message: str = "") -> Event:
-        async def told() -> Event | None:
+        async def find_event() -> Event | None:
             events = await self.client.list(Event, "default")
             return next((e for e in events if e.reason == reason and message in e.message), None)
 
-        found: Event = await until(told)
+        found: Event = await until(find_event)
         return found
 
     async def patch(self, kind: type[Any], name: str, patch: dict[str, Any], status: bool = False) -> None:
@@ -82,8 +88,8 @@ async def test_a_claim_gets_the_smallest_volume_that_is_big_enough_and_stays_wit
         bound = await b.claim("data")
         assert bound.status.capacity == {"storage": "2Gi"}
         assert bound.status.access_modes == ("ReadWriteOnce",)
-        assert bound.metadata.annotations[binding.BOUND_BY_CONTROLLER] == "yes"
-        assert (await b.volume("two")).metadata.annotations[binding.BOUND_BY_CONTROLLER] == "yes"
+        assert bound.metadata.annotations[BOUND_BY_CONTROLLER_ANNOTATION] == "yes"
+        assert (await b.volume("two")).metadata.annotations[BOUND_BY_CONTROLLER_ANNOTATION] == "yes"
 
 
 async def test_a_volume_that_comes_later_is_taken_by_the_claim_that_waits() -> None:
@@ -125,8 +131,8 @@ async def test_an_external_provisioner_is_asked_and_its_volume_is_bound() -> Non
         await b.client.create(claim("data", cls="fast"))
         await b.event("ExternalProvisioning", "Waiting for a volume to be created either by the external")
         asked = await b.claim("data")
-        assert asked.metadata.annotations[binding.STORAGE_PROVISIONER] == "ebs.csi.aws.com"
-        assert asked.metadata.annotations[binding.BETA_STORAGE_PROVISIONER] == "ebs.csi.aws.com"
+        assert asked.metadata.annotations[STORAGE_PROVISIONER_ANNOTATION] == "ebs.csi.aws.com"
+        assert asked.metadata.annotations[BETA_STORAGE_PROVISIONER_ANNOTATION] == "ebs.csi.aws.com"
         reference = {
             "namespace": "default",
             "name": "data",
@@ -136,7 +142,7 @@ async def test_an_external_provisioner_is_asked_and_its_volume_is_bound() -> Non
         await b.client.create(volume(f"pvc-{asked.uid}", cls="fast", claimRef=reference))
         await b.is_bound("data", f"pvc-{asked.uid}")
         made = await b.volume(f"pvc-{asked.uid}")
-        assert binding.BOUND_BY_CONTROLLER not in made.metadata.annotations
+        assert BOUND_BY_CONTROLLER_ANNOTATION not in made.metadata.annotations
 
 
 async def test_a_delayed_claim_waits_for_its_pod_and_then_for_the_scheduler() -> None:
@@ -147,7 +153,7 @@ async def test_a_delayed_claim_waits_for_its_pod_and_then_for_the_scheduler() ->
         await b.client.create(pod("web", "data"))
         await b.event("WaitForPodScheduled", "waiting for pod web to be scheduled")
         await b.patch(
-            PersistentVolumeClaim, "data", {"metadata": {"annotations": {binding.SELECTED_NODE: "n1"}}}
+            PersistentVolumeClaim, "data", {"metadata": {"annotations": {SELECTED_NODE_ANNOTATION: "n1"}}}
         )
         await b.event("ExternalProvisioning")
 
@@ -180,10 +186,10 @@ async def test_a_default_class_that_comes_later_is_filled_in_but_not_for_the_emp
         await b.event("FailedBinding")
         await b.client.create(storage_class("standard", default=True))
 
-        async def filled() -> bool:
+        async def is_filled() -> bool:
             return (await b.claim("open")).spec.storage_class_name == "standard"
 
-        await until(filled)
+        await until(is_filled)
         assert (await b.claim("none")).spec.storage_class_name == ""
 
 
@@ -234,7 +240,7 @@ async def test_a_volume_whose_claim_took_another_is_given_back() -> None:
         uid = (await b.claim("data")).uid
         reference = {"namespace": "default", "name": "data", "uid": uid}
         await b.client.create(volume("reserved", claimRef=reference))
-        ours = {"annotations": {binding.BOUND_BY_CONTROLLER: "yes"}}
+        ours = {"annotations": {BOUND_BY_CONTROLLER_ANNOTATION: "yes"}}
         await b.client.create(volume("taken", claimRef=reference, metadata=ours))
         await b.is_phase(PersistentVolume, "reserved", "Available")
         await b.is_phase(PersistentVolume, "taken", "Available")
@@ -249,15 +255,15 @@ async def test_a_claim_used_by_a_pod_outlives_its_deletion() -> None:
         await b.client.create(claim("data"))
         await b.client.create(pod("web", "data", on="n1"))
 
-        async def protected() -> bool:
-            return binding.CLAIM_PROTECTION in (await b.claim("data")).metadata.finalizers
+        async def is_protected() -> bool:
+            return PVC_PROTECTION_FINALIZER in (await b.claim("data")).metadata.finalizers
 
-        await until(protected)
+        await until(is_protected)
         await b.client.delete(PersistentVolumeClaim, "data", "default")
         assert (await b.claim("data")).is_deleting
         await b.client.delete(Pod, "web", "default", grace=0)
 
-        async def gone() -> bool:
+        async def is_gone() -> bool:
             return await b.client.find(PersistentVolumeClaim, "data", "default") is None
 
-        await until(gone)
+        await until(is_gone)

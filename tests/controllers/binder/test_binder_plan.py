@@ -6,18 +6,33 @@ from typing import Any
 
 import pytest
 
+from tests.support.waits import describe_wait
 from volplane.api import codec
+from volplane.api.annotations import (
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    PRE_RESIZE_CAPACITY_ANNOTATION,
+    PROVISIONED_BY_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PV_CONTROLLER_FINALIZER
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import plan as p
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
 from volplane.controllers.binder.steps import group_steps
-from volplane.rules import binding
-from volplane.rules.steps import RecordEvent, Requeue, Wait
+from volplane.rules.steps import RecordEvent, Requeue
+from volplane.rules.waits import Wait
 
-DONE = {binding.BIND_COMPLETED: "yes"}
-OURS = {binding.BOUND_BY_CONTROLLER: "yes"}
-ASKED = {binding.STORAGE_PROVISIONER: "ebs.csi.aws.com", binding.BETA_STORAGE_PROVISIONER: "ebs.csi.aws.com"}
+DONE = {BIND_COMPLETED_ANNOTATION: "yes"}
+OURS = {BOUND_BY_CONTROLLER_ANNOTATION: "yes"}
+ASKED = {
+    STORAGE_PROVISIONER_ANNOTATION: "ebs.csi.aws.com",
+    BETA_STORAGE_PROVISIONER_ANNOTATION: "ebs.csi.aws.com",
+}
 
 
 def claim(
@@ -79,8 +94,8 @@ def describe_step(step: object) -> str:
     match step:
         case RecordEvent(kind, reason, message, about):
             return f"{kind} {reason}: {message}" + (f" @{type(about).__name__}" if about else "")
-        case Wait(_, why):
-            return f"Wait: {why}"
+        case Wait():
+            return describe_wait(step)
         case p.SetVolumePhase(_, phase, message):
             return f"SetVolumePhase {phase} {message}".strip()
         case p.SetClaimStatus(_, phase):
@@ -103,16 +118,16 @@ NO_PLUGIN = "no volume plugin matched name: kubernetes.io/no-provisioner"
 
 CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     "0.1 migrated-to without its plugin": (
-        ClaimView(claim(notes=ASKED | {binding.MIGRATED_TO: "x"})),
+        ClaimView(claim(notes=ASKED | {MIGRATED_TO_ANNOTATION: "x"})),
         ["FixMetadata"],
     ),
     "0.1 in-tree provisioner without migrated-to": (
-        ClaimView(claim(notes={binding.BETA_STORAGE_PROVISIONER: "kubernetes.io/aws-ebs"})),
+        ClaimView(claim(notes={BETA_STORAGE_PROVISIONER_ANNOTATION: "kubernetes.io/aws-ebs"})),
         ["FixMetadata"],
     ),
     "1.1 class without a binding mode": (
         ClaimView(claim(storageClassName="fast"), storage_class=storage_class("")),
-        ['Wait: VolumeBindingMode not set for StorageClass "fast"'],
+        ["Wait BindingModeNotSet(fast)"],
     ),
     "1.2 a volume fits": (ClaimView(claim(), candidates=[volume()]), BIND),
     "1.2 a volume is reserved": (ClaimView(claim(), candidates=[volume(ref="")]), BIND),
@@ -139,17 +154,17 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     ),
     "1.3 the empty class gets no default": (
         ClaimView(claim(storageClassName=""), default_class="fast"),
-        [f"Normal FailedBinding: {p.NO_VOLUME}", f"Wait: {p.NO_VOLUME}"],
+        [f"Normal FailedBinding: {p.NO_VOLUME}", "Wait NoMatchingVolume"],
     ),
     "1.4 delayed, no pod": (
         ClaimView(claim(storageClassName="fast"), storage_class=DELAYED),
-        [f"Normal WaitForFirstConsumer: {p.NO_CONSUMER}", f"Wait: {p.NO_CONSUMER}"],
+        [f"Normal WaitForFirstConsumer: {p.NO_CONSUMER}", "Wait FirstConsumer"],
     ),
     "1.4 delayed, one pod": (
         ClaimView(claim(storageClassName="fast"), storage_class=DELAYED, pods=["a"]),
         [
             "Normal WaitForPodScheduled: waiting for pod a to be scheduled",
-            "Wait: waiting for pod a to be scheduled",
+            "Wait PodNotScheduled(a)",
         ],
     ),
     "1.4 delayed, two pods": (
@@ -157,18 +172,18 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
         [
             "Normal WaitForPodScheduled: waiting for pods a,b to be scheduled",
             "SetClaimStatus Pending",
-            "Wait: waiting for pods a,b to be scheduled",
+            "Wait PodNotScheduled(a+b)",
         ],
     ),
     "1.51 provisioning is off": (
         ClaimView(claim(storageClassName="fast"), storage_class=storage_class(), dynamic=False),
-        ["Wait: dynamic provisioning is switched off and no persistent volume fits"],
+        ["Wait ProvisioningDisabled"],
     ),
     "1.52 no such class": (
         ClaimView(claim(storageClassName="slow")),
         [
             'Warning ProvisioningFailed: storageclass.storage.k8s.io "slow" not found',
-            'Wait: storageclass.storage.k8s.io "slow" not found',
+            "Wait StorageClassNotFound(slow)",
         ],
     ),
     "1.53 no-provisioner": (
@@ -176,19 +191,29 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
             claim(storageClassName="fast"),
             storage_class=storage_class(provisioner="kubernetes.io/no-provisioner"),
         ),
-        [f"Warning ProvisioningFailed: {NO_PLUGIN}", f"Wait: {NO_PLUGIN}"],
+        [f"Warning ProvisioningFailed: {NO_PLUGIN}", "Wait NoVolumePlugin(kubernetes.io/no-provisioner)"],
     ),
     "1.54 hand-off": (
         ClaimView(claim(storageClassName="fast"), storage_class=storage_class()),
-        ["SetProvisioner ebs.csi.aws.com", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+        [
+            "SetProvisioner ebs.csi.aws.com",
+            f"Normal ExternalProvisioning: {OUTSIDE}",
+            "Wait ExternalProvisioner(ebs.csi.aws.com)",
+        ],
     ),
     "1.54 handed off before": (
         ClaimView(claim(notes=ASKED, storageClassName="fast"), storage_class=storage_class()),
-        [f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+        [f"Normal ExternalProvisioning: {OUTSIDE}", "Wait ExternalProvisioner(ebs.csi.aws.com)"],
     ),
     "1.54 delayed, a node is selected": (
-        ClaimView(claim(notes={binding.SELECTED_NODE: "n1"}, storageClassName="fast"), storage_class=DELAYED),
-        ["SetProvisioner ebs.csi.aws.com", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+        ClaimView(
+            claim(notes={SELECTED_NODE_ANNOTATION: "n1"}, storageClassName="fast"), storage_class=DELAYED
+        ),
+        [
+            "SetProvisioner ebs.csi.aws.com",
+            f"Normal ExternalProvisioning: {OUTSIDE}",
+            "Wait ExternalProvisioner(ebs.csi.aws.com)",
+        ],
     ),
     "1.54 an in-tree name stands for a driver": (
         ClaimView(
@@ -197,35 +222,35 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
         [
             "SetProvisioner ebs.csi.aws.com migrated",
             f"Normal ExternalProvisioning: {OUTSIDE}",
-            f"Wait: {OUTSIDE}",
+            "Wait ExternalProvisioner(ebs.csi.aws.com)",
         ],
     ),
     "1.54 migrated, handed off before": (
         ClaimView(
-            claim(notes=ASKED | {binding.MIGRATED_TO: "ebs.csi.aws.com"}, storageClassName="fast"),
+            claim(notes=ASKED | {MIGRATED_TO_ANNOTATION: "ebs.csi.aws.com"}, storageClassName="fast"),
             storage_class=storage_class(provisioner="kubernetes.io/aws-ebs"),
         ),
-        [f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+        [f"Normal ExternalProvisioning: {OUTSIDE}", "Wait ExternalProvisioner(ebs.csi.aws.com)"],
     ),
-    "1.6 nothing fits, told why": (
+    "1.6 nothing fits, with the reasons": (
         ClaimView(claim(), unclaimed=[volume(capacity={"storage": "512Mi"})]),
         [
             f"Normal FailedBinding: {p.NO_VOLUME}",
             "Normal NoVolumeFits: no persistent volume fits: v: too small by 512Mi (512Mi of 1Gi)",
-            f"Wait: {p.NO_VOLUME}: v: too small by 512Mi (512Mi of 1Gi)",
+            "Wait NoMatchingVolume: v: too small by 512Mi (512Mi of 1Gi)",
         ],
     ),
     "1.6 a phase that is not Pending becomes it": (
         ClaimView(claim(phase="Bound", status={"capacity": {"storage": "1Gi"}})),
-        [f"Normal FailedBinding: {p.NO_VOLUME}", "SetClaimStatus Pending", f"Wait: {p.NO_VOLUME}"],
+        [f"Normal FailedBinding: {p.NO_VOLUME}", "SetClaimStatus Pending", "Wait NoMatchingVolume"],
     ),
     "2.1 the volume does not exist": (
         ClaimView(claim(volumeName="v")),
-        ['Wait: volume "v" does not exist'],
+        ["Wait VolumeNotFound(v)"],
     ),
     "2.2 the volume does not fit": (
         ClaimView(claim(volumeName="v"), volume=volume(capacity={"storage": "1Mi"})),
-        [f"Warning VolumeMismatch: {MISMATCH}", f"Wait: {MISMATCH}"],
+        [f"Warning VolumeMismatch: {MISMATCH}", f"Wait VolumeMismatch(v): {MISMATCH}"],
     ),
     "2.3 the volume fits": (ClaimView(claim(volumeName="v"), volume=volume()), BIND),
     "2.4 both ask for each other, sizes do not matter": (
@@ -238,21 +263,25 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     ),
     "2.5 another's volume": (
         ClaimView(claim(volumeName="v"), volume=volume("Bound", "u-x")),
-        [f"Warning FailedBinding: {TAKEN}", f"Wait: {TAKEN}"],
+        [f"Warning FailedBinding: {TAKEN}", "Wait VolumeBoundToOtherClaim(v)"],
     ),
     "2.6 another's volume, the pointer was ours": (
         ClaimView(claim("Lost", OURS, volumeName="v"), volume=volume("Bound", "u-x")),
-        [f"Warning FailedBinding: {TAKEN}", f"Wait: {TAKEN}"],
+        [f"Warning FailedBinding: {TAKEN}", "Wait VolumeBoundToOtherClaim(v)"],
     ),
     "3.1 the pointer was emptied": (
         ClaimView(bound_claim(volumeName="")),
-        ["SetClaimStatus Lost", f"Warning ClaimLost: {p.LOST_REFERENCE}", f"Wait: {p.LOST_REFERENCE}"],
+        [
+            "SetClaimStatus Lost",
+            f"Warning ClaimLost: {p.LOST_REFERENCE}",
+            f"Wait ClaimLost: {p.LOST_REFERENCE}",
+        ],
     ),
     "3.2 the volume is gone": (
         ClaimView(bound_claim()),
-        ["SetClaimStatus Lost", f"Warning ClaimLost: {p.LOST_VOLUME}", f"Wait: {p.LOST_VOLUME}"],
+        ["SetClaimStatus Lost", f"Warning ClaimLost: {p.LOST_VOLUME}", f"Wait ClaimLost: {p.LOST_VOLUME}"],
     ),
-    "3.2 told once": (ClaimView(bound_claim("Lost")), [f"Wait: {p.LOST_VOLUME}"]),
+    "3.2 recorded once": (ClaimView(bound_claim("Lost")), [f"Wait ClaimLost: {p.LOST_VOLUME}"]),
     "3.3 the volume came loose": (
         ClaimView(bound_claim(), volume=volume()),
         ["SetClaimRef", "SetVolumePhase Bound"],
@@ -272,11 +301,11 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     ),
     "3.5 another's volume": (
         ClaimView(bound_claim(), volume=volume("Bound", "u-x")),
-        ["SetClaimStatus Lost", f"Warning ClaimMisbound: {p.MISBOUND}", f"Wait: {p.MISBOUND}"],
+        ["SetClaimStatus Lost", f"Warning ClaimMisbound: {p.MISBOUND}", f"Wait ClaimLost: {p.MISBOUND}"],
     ),
     "3.5 reserved without a uid is not enough": (
         ClaimView(bound_claim("Lost"), volume=volume(ref="")),
-        [f"Wait: {p.MISBOUND}"],
+        [f"Wait ClaimLost: {p.MISBOUND}"],
     ),
 }
 
@@ -286,7 +315,7 @@ def test_claim(view: ClaimView, steps: list[str]) -> None:
     assert [describe_step(step) for step in plan_claim(view)] == steps
 
 
-MADE = {binding.PROVISIONED_BY: "ebs.csi.aws.com"}
+MADE = {PROVISIONED_BY_ANNOTATION: "ebs.csi.aws.com"}
 BY_HAND: dict[str, Any] = {"csi": None, "nfs": {"server": "s", "path": "/"}}
 NO_DELETER = p.NO_DELETER.format("v")
 WHY = "due to incompatible volumeMode."
@@ -295,40 +324,48 @@ THEIRS = f'Cannot bind PersistentVolume "v" to requested PersistentVolumeClaim {
 
 VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
     "0.2 provisioned by a migrated plugin": (
-        VolumeView(volume(notes={binding.PROVISIONED_BY: "kubernetes.io/aws-ebs"})),
+        VolumeView(volume(notes={PROVISIONED_BY_ANNOTATION: "kubernetes.io/aws-ebs"})),
         ["FixMetadata"],
     ),
     "0.2 in-tree and Delete: our finalizer": (
         VolumeView(
-            volume(notes={binding.PROVISIONED_BY: "kubernetes.io/x"}, persistentVolumeReclaimPolicy="Delete")
+            volume(
+                notes={PROVISIONED_BY_ANNOTATION: "kubernetes.io/x"}, persistentVolumeReclaimPolicy="Delete"
+            )
         ),
         ["FixMetadata"],
     ),
     "0.2 external: its finalizers are its own": (
-        VolumeView(volume(notes=MADE, finalizers=[binding.EXTERNAL_FINALIZER])),
+        VolumeView(volume(notes=MADE, finalizers=[EXTERNAL_PROVISIONER_FINALIZER])),
         [],
     ),
     "4.1 unclaimed": (VolumeView(volume("Pending")), ["SetVolumePhase Available"]),
     "4.1 unclaimed and Available": (VolumeView(volume()), []),
     "4.1 given back by hand": (VolumeView(volume("Released")), ["SetVolumePhase Available"]),
     "4.2 reserved": (VolumeView(volume("Pending", "")), ["SetVolumePhase Available"]),
-    "4.3 the claim is not in the cache": (VolumeView(volume("Bound", "u-c")), ["VerifyLive default/c"]),
+    "4.3 the claim is not in the cache": (
+        VolumeView(volume("Bound", "u-c")),
+        ["VerifyClaimDeleted default/c"],
+    ),
     "4.4 a claim of that name with another uid": (
         VolumeView(volume("Bound", "u-old"), claim()),
-        ["VerifyLive default/c"],
+        ["VerifyClaimDeleted default/c"],
     ),
-    "4.4 also when Released": (VolumeView(volume("Released", "u-old"), claim()), ["VerifyLive default/c"]),
+    "4.4 also when Released": (
+        VolumeView(volume("Released", "u-old"), claim()),
+        ["VerifyClaimDeleted default/c"],
+    ),
     "4.5 gone, Retain": (
         VolumeView(volume("Bound", "u-c", persistentVolumeReclaimPolicy="Retain"), proven=True),
-        ["SetVolumePhase Released", "Wait: released; its reclaim policy is Retain"],
+        ["SetVolumePhase Released", "Wait VolumeRetained"],
     ),
     "4.5 replaced": (
         VolumeView(volume("Bound", "u-old"), claim(), proven=True),
-        ["SetVolumePhase Released", "Wait: released; its reclaim policy is Retain"],
+        ["SetVolumePhase Released", "Wait VolumeRetained"],
     ),
     "4.5 Released needs no second proof": (
         VolumeView(volume("Released", "u-c")),
-        ["Wait: released; its reclaim policy is Retain"],
+        ["Wait VolumeRetained"],
     ),
     "4.5 the server knows the claim": (
         VolumeView(volume("Pending", "u-c"), claim(), proven=True),
@@ -339,7 +376,7 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
         [
             f"Warning VolumeMismatch: {MINE}",
             f"Warning VolumeMismatch: {THEIRS} @PersistentVolumeClaim",
-            f"Wait: {MINE}",
+            f"Wait VolumeMismatch(default/c): {MINE}",
         ],
     ),
     "4.7 the claim does not know yet": (
@@ -353,7 +390,7 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
             volume("Pending", "u-c", MADE, persistentVolumeReclaimPolicy="Delete"),
             bound_claim(volumeName="w"),
         ),
-        ["SetVolumePhase Released", "Wait: waiting for ebs.csi.aws.com to delete it"],
+        ["SetVolumePhase Released", "Wait DiskDeletion(ebs.csi.aws.com)"],
     ),
     "4.10 its claim took another": (
         VolumeView(volume("Bound", "u-c", OURS), bound_claim(volumeName="w")),
@@ -365,52 +402,52 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
                 "Released",
                 "u-c",
                 {
-                    binding.PROVISIONED_BY: "kubernetes.io/aws-ebs",
-                    binding.MIGRATED_TO: "ebs.csi.aws.com",
+                    PROVISIONED_BY_ANNOTATION: "kubernetes.io/aws-ebs",
+                    MIGRATED_TO_ANNOTATION: "ebs.csi.aws.com",
                 },
                 persistentVolumeReclaimPolicy="Delete",
             )
         ),
-        ["Wait: ebs.csi.aws.com reclaims it"],
+        ["Wait DiskDeletion(ebs.csi.aws.com)"],
     ),
     "5.3 Delete, the provisioner's": (
         VolumeView(volume("Bound", "u-c", MADE, persistentVolumeReclaimPolicy="Delete"), proven=True),
-        ["SetVolumePhase Released", "Wait: waiting for ebs.csi.aws.com to delete it"],
+        ["SetVolumePhase Released", "Wait DiskDeletion(ebs.csi.aws.com)"],
     ),
     "5.3 Delete, static CSI": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Delete")),
-        ["Wait: waiting for ebs.csi.aws.com to delete it"],
+        ["Wait DiskDeletion(ebs.csi.aws.com)"],
     ),
-    "5.4 Delete, nobody can": (
+    "5.4 Delete, no deleter": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Delete", **BY_HAND)),
         [
             f"SetVolumePhase Failed {NO_DELETER}",
             f"Warning VolumeFailedDelete: {NO_DELETER}",
-            f"Wait: {NO_DELETER}",
+            f"Wait ReclaimFailed: {NO_DELETER}",
         ],
     ),
-    "5.4 Failed stays, told once": (
+    "5.4 Failed stays, recorded once": (
         VolumeView(volume("Failed", "u-c", persistentVolumeReclaimPolicy="Delete", **BY_HAND)),
-        [f"Wait: {NO_DELETER}"],
+        [f"Wait ReclaimFailed: {NO_DELETER}"],
     ),
-    "5.5 Recycle, nobody can": (
+    "5.5 Recycle, no recycler": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Recycle")),
         [
             f"SetVolumePhase Failed {p.NO_RECYCLER}",
             f"Warning VolumeFailedRecycle: {p.NO_RECYCLER}",
-            f"Wait: {p.NO_RECYCLER}",
+            f"Wait ReclaimFailed: {p.NO_RECYCLER}",
         ],
     ),
     "5.51 Recycle, still used": (
         VolumeView(volume("Released", "u-c", **SCRUBBED), users=("default/web", "default/api")),
         [
             "Normal VolumeFailedRecycle: Volume is used by pods: default/api, default/web",
-            "Wait: Volume is used by pods: default/api, default/web",
+            "Wait RecycledVolumeInUse(default/api+default/web)",
         ],
     ),
     "5.52 Recycle begins": (
         VolumeView(volume("Released", "u-c", **SCRUBBED)),
-        ["CreateRecycler", "Wait: its files are being deleted"],
+        ["CreateRecycler", "Wait Recycling(recycler-for-v)"],
     ),
     "5.53 Recycle done": (
         VolumeView(volume("Released", "u-c", **SCRUBBED), recycler=scrubber("Succeeded")),
@@ -427,19 +464,19 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
             "DeleteRecycler",
             f"SetVolumePhase Failed {NO_SCRUB}",
             f"Warning VolumeFailedRecycle: {NO_SCRUB}",
-            f"Wait: {NO_SCRUB}",
+            f"Wait ReclaimFailed: {NO_SCRUB}",
         ],
     ),
     "5.55 Recycle goes on": (
         VolumeView(volume("Released", "u-c", **SCRUBBED), recycler=scrubber("Running")),
-        ["Wait: pod recycler-for-v deletes its files"],
+        ["Wait Recycling(recycler-for-v)"],
     ),
     "5.6 unknown policy": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Burn")),
         [
             f"SetVolumePhase Failed {p.UNKNOWN_POLICY}",
             f"Warning VolumeUnknownReclaimPolicy: {p.UNKNOWN_POLICY}",
-            f"Wait: {p.UNKNOWN_POLICY}",
+            f"Wait ReclaimFailed: {p.UNKNOWN_POLICY}",
         ],
     ),
 }
@@ -506,7 +543,7 @@ def test_6_4_size_and_attributes_are_told_when_the_claim_becomes_bound_and_not_a
 
 
 def test_6_4_a_volume_that_is_being_resized_tells_its_size_before() -> None:
-    growing = volume(notes={binding.PRE_RESIZE_CAPACITY: "512Mi"})
+    growing = volume(notes={PRE_RESIZE_CAPACITY_ANNOTATION: "512Mi"})
     assert p.SetClaimStatus(claim(), "Bound", growing).patch["status"]["capacity"] == {"storage": "512Mi"}
 
 
@@ -523,18 +560,18 @@ def test_6_4_without_a_volume_the_status_is_emptied() -> None:
 
 def test_unbinding_removes_our_pointer_and_only_the_uid_of_a_users() -> None:
     assert p.UnbindVolume(volume("Bound", "u-c", OURS)).patch == {
-        "metadata": {"annotations": {binding.BOUND_BY_CONTROLLER: None}},
+        "metadata": {"annotations": {BOUND_BY_CONTROLLER_ANNOTATION: None}},
         "spec": {"claimRef": None},
     }
     assert p.UnbindVolume(volume("Bound", "u-c")).patch == {"spec": {"claimRef": {"uid": None}}}
 
 
 def test_0_2_finalizers_follow_the_policy() -> None:
-    in_tree = {binding.PROVISIONED_BY: "kubernetes.io/x"}
+    in_tree = {PROVISIONED_BY_ANNOTATION: "kubernetes.io/x"}
     kept = volume(
         notes=in_tree,
         persistentVolumeReclaimPolicy="Retain",
-        finalizers=[binding.IN_TREE_FINALIZER, binding.EXTERNAL_FINALIZER, "mine"],
+        finalizers=[PV_CONTROLLER_FINALIZER, EXTERNAL_PROVISIONER_FINALIZER, "mine"],
     )
     (step,) = plan_volume(VolumeView(kept))
     assert isinstance(step, p.FixMetadata)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.controllers.kubelet import Kubelets
 from tests.controllers.objects import account
@@ -23,7 +24,8 @@ from volplane.controllers.cronjob.plan import MOMENT, CreateJob, DeleteJob, SetC
 from volplane.controllers.garbage.controller import GarbageCollector
 from volplane.controllers.job.controller import Jobs
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 TEMPLATE = {
@@ -103,6 +105,24 @@ def test_a_job_is_named_after_its_moment_and_looks_like_the_template() -> None:
     assert start.job.name == f"tick-{int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()) // 60}"
     assert start.job.metadata.labels == {"app": "tick"}
     assert [r.kind for r in start.job.metadata.owner_references] == ["CronJob"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        pytest.param(cron(schedule="soon"), "UnparseableSchedule", id="no schedule"),
+        pytest.param(cron(timeZone="Mars/Olympus"), "UnknownTimeZone", id="no time zone"),
+    ],
+)
+def test_what_cannot_be_read_is_an_event(wanted: CronJob, reason: str) -> None:
+    assert [s.reason for s in plan(wanted, [], NOW) if isinstance(s, RecordEvent)] == [reason]
+
+
+def test_nothing_starts_while_it_is_deleted_or_when_no_moment_comes() -> None:
+    wanted = cron()
+    going = structs.replace(wanted, metadata=structs.replace(wanted.metadata, deletion_timestamp="now"))
+    assert list(plan(going, [], NOW)) == []
+    assert list(plan(cron(schedule="0 0 31 2 *"), [], NOW)) == []
 
 
 def test_it_looks_again_at_the_next_moment() -> None:

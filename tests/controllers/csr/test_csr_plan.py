@@ -19,7 +19,7 @@ from volplane.controllers.csr.plan import (
     SignCertificate,
     plan,
 )
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CLIENT = ["digital signature", "client auth"]
@@ -61,7 +61,11 @@ CASES: dict[str, tuple[CertificateSigningRequest, RequestSubject, list[Any]]] = 
         RequestSubject("system:node:n1", ("system:masters",)),
         [Wait],
     ),
-    "somebody who is no node is not recognized": (request(), RequestSubject("me", ("system:nodes",)), [Wait]),
+    "a subject that is not a node is not recognized": (
+        request(),
+        RequestSubject("me", ("system:nodes",)),
+        [Wait],
+    ),
     "usages beyond a client's are not recognized": (request(usages=SERVING), NODE, [Wait]),
     "a client has no host names": (request(), SERVER, [Wait]),
     "serving certificates are approved by people": (request(KUBELET_SERVING, usages=SERVING), SERVER, [Wait]),
@@ -82,6 +86,21 @@ CASES: dict[str, tuple[CertificateSigningRequest, RequestSubject, list[Any]]] = 
         NODE,
         [Wait],
     ),
+    "a certificate for a server needs names": (
+        request(KUBELET_SERVING, "u", timedelta(), SERVING, "", "Approved"),
+        NODE,
+        [RejectRequest, Wait],
+    ),
+    "a certificate for an email address is rejected": (
+        APPROVED,
+        RequestSubject(NODE.name, NODE.groups, others=True),
+        [RejectRequest, Wait],
+    ),
+    "a request without a time is kept": (
+        codec.convert(CertificateSigningRequest, {"spec": {"signerName": "example.com/s"}}),
+        NODE,
+        [Wait],
+    ),
     "what is denied is left": (request(KUBELET_CLIENT, "u", timedelta(), None, "", "Denied"), NODE, [Wait]),
     "another's signer is another's": (
         request("example.com/s", "u", timedelta(), None, "", "Approved"),
@@ -98,7 +117,7 @@ CASES: dict[str, tuple[CertificateSigningRequest, RequestSubject, list[Any]]] = 
         NODE,
         [DeleteRequest],
     ),
-    "what nobody decides is forgotten after a day": (request(age=24 * HOUR), NODE, [DeleteRequest]),
+    "an undecided request is deleted after a day": (request(age=24 * HOUR), NODE, [DeleteRequest]),
 }
 
 

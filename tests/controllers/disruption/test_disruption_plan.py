@@ -13,7 +13,8 @@ from volplane.api.core import Pod
 from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.base import clock
 from volplane.controllers.disruption.plan import SetBudgetStatus, plan
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SCALES = {"set": 4}
@@ -82,7 +83,7 @@ def status_of(wanted: PodDisruptionBudget, pods: list[Pod]) -> PodDisruptionBudg
             4,
             3,
             4,
-            id="nobody expects a pod of nobody",
+            id="a pod without an owner is not expected",
         ),
     ],
 )
@@ -118,8 +119,10 @@ def test_pods_that_nobody_scales_make_it_fail_safe() -> None:
     assert report.status.disruptions_allowed == 0
     (condition,) = report.status.conditions
     assert (condition.reason, condition.message) == ("SyncFailed", 'found no controllers for pod "x"')
-    (said,) = [s for s in steps if isinstance(s, RecordEvent)]
-    assert said.reason == "CalculateExpectedPodCountFailed"
+    (event,) = [s for s in steps if isinstance(s, RecordEvent)]
+    assert event.reason == "CalculateExpectedPodCountFailed"
+    reported = structs.replace(budget(maxUnavailable=1), status=report.status)
+    assert list(plan(reported, [pod("x", owner="daemon")], SCALES, NOW)) == []
 
 
 def test_a_budget_at_rest_writes_nothing() -> None:

@@ -37,11 +37,11 @@ async def cluster() -> AsyncIterator[tuple[Client, Kubelets]]:
 
 
 async def there(client: Client, *, other_than: str = "") -> PersistentVolumeClaim:
-    async def found() -> PersistentVolumeClaim | None:
+    async def find_claim() -> PersistentVolumeClaim | None:
         held = await client.find(PersistentVolumeClaim, "web-scratch", "default")
         return held if held is not None and held.uid != other_than else None
 
-    held: PersistentVolumeClaim = await until(found)
+    held: PersistentVolumeClaim = await until(find_claim)
     return held
 
 
@@ -52,10 +52,10 @@ async def test_a_claim_comes_and_goes_with_its_pod() -> None:
         assert [r.uid for r in held.metadata.owner_references] == [made.uid]
         await client.delete(Pod, "web", "default")
 
-        async def gone() -> bool:
+        async def is_gone() -> bool:
             return await client.find(PersistentVolumeClaim, "web-scratch", "default") is None
 
-        await until(gone)
+        await until(is_gone)
 
 
 async def test_a_claim_deleted_by_hand_while_its_pod_is_alive_is_made_again() -> None:

@@ -53,8 +53,8 @@ def test_the_claim_is_the_template_owned_by_the_pod() -> None:
     meta = step.claim.metadata
     assert (meta.namespace, meta.labels, meta.annotations) == ("ns", {"kind": "scratch"}, {"a": "b"})
     (owner,) = meta.owner_references
-    told = (owner.api_version, owner.kind, owner.name, owner.uid)
-    assert told == ("v1", "Pod", "web", "u")
+    reference = (owner.api_version, owner.kind, owner.name, owner.uid)
+    assert reference == ("v1", "Pod", "web", "u")
     assert owner.controller
     assert owner.block_owner_deletion
     assert step.claim.spec.storage_class_name == "gp3"

@@ -1,4 +1,4 @@
-"""What is said about claims that ask for more, by the kind of their volume."""
+"""Events and steps for claims that request more storage, by the kind of their volume."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from msgspec import structs
 
 from tests.controllers.objects import claim, volume
 from volplane.api import codec
+from volplane.api.annotations import STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.controllers.expand.plan import SetResizer, StartNodeExpansion, plan, relevant_fields
-from volplane.rules import resizing
 from volplane.rules.steps import RecordEvent
 
-EBS = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
-FLEX = {"csi": None, "flexVolume": {"driver": "example.com/lvm"}}
+EBS: dict[str, Any] = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
+FLEX: dict[str, Any] = {"csi": None, "flexVolume": {"driver": "example.com/lvm"}}
 
 
 def grown_claim(request: str = "2Gi", **status: Any) -> PersistentVolumeClaim:
@@ -30,8 +30,10 @@ def bound_volume(uid: str = "u1", **spec: Any) -> PersistentVolume:
 
 
 def test_a_csi_volume_is_left_to_its_resizer() -> None:
-    told = RecordEvent("Normal", "ExternalExpanding", "waiting for an external controller to expand this PVC")
-    assert list(plan(grown_claim(), bound_volume())) == [told]
+    event = RecordEvent(
+        "Normal", "ExternalExpanding", "waiting for an external controller to expand this PVC"
+    )
+    assert list(plan(grown_claim(), bound_volume())) == [event]
 
 
 def test_a_volume_of_a_plugin_that_is_gone_is_handed_to_the_driver_in_its_place() -> None:
@@ -44,7 +46,7 @@ def test_a_volume_of_a_plugin_that_is_gone_is_handed_to_the_driver_in_its_place(
 
 def test_it_is_handed_over_once() -> None:
     noted = grown_claim()
-    meta = structs.replace(noted.metadata, annotations={resizing.RESIZER: "ebs.csi.aws.com"})
+    meta = structs.replace(noted.metadata, annotations={STORAGE_RESIZER_ANNOTATION: "ebs.csi.aws.com"})
     steps = list(plan(structs.replace(noted, metadata=meta), bound_volume(**EBS)))
     assert [type(step) for step in steps] == [RecordEvent]
 
@@ -66,3 +68,4 @@ def test_what_the_resizer_writes_is_no_news() -> None:
     busy = grown_claim(allocatedResourceStatuses={"storage": "ControllerResizeInProgress"})
     assert relevant_fields(grown_claim()) == relevant_fields(busy)
     assert relevant_fields(grown_claim()) != relevant_fields(grown_claim("3Gi"))
+    assert relevant_fields(None) is None

@@ -1,4 +1,4 @@
-"""Owners and dependents of kinds that somebody defined, over the real server."""
+"""Owners and dependents of custom kinds, on the real API server."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Owned:
         for each in definitions:
             await self.client.create(each)
 
-            async def served(name: str = each.name) -> bool:
+            async def is_served(name: str = each.name) -> bool:
                 held = await self.client.get(CustomResourceDefinition, name)
                 return any(c.type == "Established" and c.status == "True" for c in held.status.conditions)
 
-            await until(served)
+            await until(is_served)
 
     async def widget(self, name: str = "w", *owners: OwnerReference, **more: Any) -> Resource:
         return await self.client.create(make_object(Widget, name, *owners, **more))
@@ -207,11 +207,11 @@ async def test_an_object_without_a_namespace_cannot_belong_to_one_that_has_one(o
             obj = codec.convert(of, {**codec.to_dict(obj), "spec": spec})
         await c.client.create(obj)
 
-        async def told() -> list[str]:
+        async def list_messages() -> list[str]:
             events = await c.client.list(Event)
             return [e.message for e in events if e.reason == "OwnerRefInvalidNamespace"]
 
-        assert await until(told) == [
+        assert await until(list_messages) == [
             f"ownerRef [example.com/v1/Widget, namespace: , name: w, uid: {widget.uid}]"
             ' does not exist in namespace ""'
         ]
@@ -240,8 +240,8 @@ async def test_a_secret_with_a_living_and_a_dead_custom_owner_keeps_the_living()
         await c.client.create(make_object(Secret, "shared", owned_by(first), owned_by(second)))
         await c.client.delete(Widget, "first", "default")
 
-        async def left() -> bool:
+        async def is_left() -> bool:
             held = await c.client.get(Secret, "shared", "default")
             return [r.name for r in held.metadata.owner_references] == ["second"]
 
-        await until(left)
+        await until(is_left)

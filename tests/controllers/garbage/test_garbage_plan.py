@@ -39,7 +39,7 @@ def owner(*finalizers: str) -> ReplicaSet:
 @pytest.mark.parametrize(
     ("owners", "steps"),
     [
-        pytest.param({}, [], id="nobody's object stays"),
+        pytest.param({}, [], id="an object without owners stays"),
         pytest.param({"a": OwnerState.PRESENT}, [], id="its owner lives"),
         pytest.param(
             {"a": OwnerState.ABSENT},

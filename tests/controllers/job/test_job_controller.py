@@ -79,7 +79,8 @@ async def bench(*others: type[Any]) -> AsyncIterator[Bench]:
     async with world() as around:
         await around.client.create(account())
         kubelets = Kubelets(around.role("kubelets"))
-        rooms = [room(around.role("kcm")) for room in (Jobs, *others)]
+        kinds: tuple[Any, ...] = (Jobs, *others)
+        rooms = [kind(around.role("kcm")) for kind in kinds]
         async with running(kubelets.run(), *(room.run() for room in rooms)):
             yield Bench(around, kubelets)
 
@@ -178,10 +179,10 @@ async def test_a_finished_job_goes_after_its_time_with_its_pods() -> None:
         await asyncio.sleep(90)
         await b.get()
 
-        async def gone() -> bool:
+        async def is_gone() -> bool:
             return await b.client.find(Job, "work", "default") is None and not await b.pods()
 
-        await until(gone, 60)
+        await until(is_gone, 60)
 
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground", "Orphan"])

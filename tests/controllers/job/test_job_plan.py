@@ -10,11 +10,12 @@ from msgspec import structs
 
 from volplane.api import codec
 from volplane.api.batch import Job, JobStatus, UncountedTerminatedPods
-from volplane.api.core import Pod, PodStatus
+from volplane.api.core import EnvVar, Pod, PodStatus
 from volplane.base import clock
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job import plan as jobs
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitReason
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -92,7 +93,7 @@ def status_of(steps: list[jobs.Step]) -> JobStatus:
     return report.status
 
 
-def run(wanted: Job, *pods: Pod) -> list[jobs.Step]:
+def run(wanted: Job, *pods: Pod) -> list[Any]:
     return list(jobs.plan(wanted, pods, NOW))
 
 
@@ -349,7 +350,7 @@ def test_suspending_and_resuming_are_told_and_restart_the_clock() -> None:
     ("ttl", "ago", "expected"),
     [
         pytest.param(None, 9999, [], id="kept"),
-        pytest.param(60, 10, [Wait(50.0, "ttlSecondsAfterFinished")], id="not yet"),
+        pytest.param(60, 10, [Wait(WaitReason.TTL_AFTER_FINISHED, seconds=50.0)], id="not yet"),
         pytest.param(60, 60, [jobs.DeleteExpiredJob()], id="now"),
         pytest.param(0, 0, [jobs.DeleteExpiredJob()], id="at once"),
     ],
@@ -357,3 +358,13 @@ def test_suspending_and_resuming_are_told_and_restart_the_clock() -> None:
 def test_a_finished_job_expires(ttl: int | None, ago: float, expected: list[jobs.Step]) -> None:
     ended = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": stamp(ago)}]}
     assert run(job(ended, ttlSecondsAfterFinished=ttl)) == expected
+
+
+def test_a_container_that_has_the_index_already_is_left_alone() -> None:
+    variable = EnvVar(name="JOB_COMPLETION_INDEX", value="mine")
+    wanted = indexed_job()
+    spec = wanted.spec.template.spec
+    containers = tuple(structs.replace(c, env=(variable,)) for c in spec.containers)
+    template = structs.replace(wanted.spec.template, spec=structs.replace(spec, containers=containers))
+    own = structs.replace(wanted, spec=structs.replace(wanted.spec, template=template))
+    assert jobs.new_pod(own, 3).spec.containers[0].env == (variable,)

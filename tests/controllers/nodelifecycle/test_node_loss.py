@@ -37,8 +37,8 @@ class Bench:
                 meta = ObjectMeta(name=name, namespace="kube-node-lease")
                 await self.client.create(Lease(metadata=meta, spec=spec))
             else:
-                told = {"spec": {"renewTime": spec.renew_time}}
-                await self.client.patch(Lease, name, "kube-node-lease", merge=told)
+                patch = {"spec": {"renewTime": spec.renew_time}}
+                await self.client.patch(Lease, name, "kube-node-lease", merge=patch)
             await asyncio.sleep(10)
 
     def revive(self, name: str) -> None:
@@ -54,8 +54,8 @@ class Bench:
 
     async def ready(self, name: str, status: str = "True") -> None:
         """What a kubelet says of itself."""
-        told = [{"type": "Ready", "status": status, "lastHeartbeatTime": clock.stamp()}]
-        await self.client.patch(Node, name, strategic={"status": {"conditions": told}}, subresource="status")
+        patch = [{"type": "Ready", "status": status, "lastHeartbeatTime": clock.stamp()}]
+        await self.client.patch(Node, name, strategic={"status": {"conditions": patch}}, subresource="status")
 
     async def taints(self, name: str) -> list[str]:
         held = await self.client.get(Node, name)
@@ -98,7 +98,7 @@ async def bench(*names: str, **options: Any) -> AsyncIterator[Bench]:
         for name in names:
             await around.client.create(node(name))
             b.revive(name)
-        rooms = [
+        rooms: list[Any] = [
             NodeLifecycle(around.role("kcm"), **options),
             TaintEviction(around.role("kcm")),
             PodGarbage(around.role("kcm")),
@@ -279,8 +279,8 @@ async def test_an_out_of_service_node_gives_up_its_terminating_pods() -> None:
             *(await b.client.get(Node, "a")).spec.taints,
             Taint(key=f"{SHORT}out-of-service", effect="NoExecute"),
         ]
-        told = [{"key": t.key, "effect": t.effect} for t in taints]
-        await b.client.patch(Node, "a", merge={"spec": {"taints": told}})
+        patch = [{"key": t.key, "effect": t.effect} for t in taints]
+        await b.client.patch(Node, "a", merge={"spec": {"taints": patch}})
         await b.wait_until_gone("web", 2)
 
 

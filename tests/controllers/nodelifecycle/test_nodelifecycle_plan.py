@@ -20,7 +20,8 @@ from volplane.controllers.nodelifecycle.plan import (
     plan,
 )
 from volplane.controllers.nodelifecycle.zones import EvictionPace, EvictionRates, pause
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
@@ -85,7 +86,7 @@ LOST = dict.fromkeys(READY, "Unknown")
             99,
             inf,
             ["n/unreachable:NoSchedule"],
-            id="all nodes are lost: nobody is driven off any more",
+            id="all nodes are lost: no more evictions",
         ),
         pytest.param(
             node("n/unreachable:NoExecute", "n/unreachable:NoSchedule", "mine:NoExecute"),
@@ -120,7 +121,7 @@ LOST = dict.fromkeys(READY, "Unknown")
     ],
 )
 def test_taints_follow_the_node(which: Node, silent: float, turn: float, expected: list[str] | None) -> None:
-    assert planned_taints(look(which, silent, turn=turn)) == expected
+    assert planned_taints(look(which, silent, eviction_delay=turn)) == expected
 
 
 def test_a_silent_node_is_unknown_in_everything_its_kubelet_reported() -> None:

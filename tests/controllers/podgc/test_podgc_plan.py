@@ -7,7 +7,7 @@ import pytest
 from volplane.api import codec
 from volplane.api.core import Node, Pod
 from volplane.controllers.podgc.plan import RemovePod, plan, surplus
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 
 def pod(name: str = "p", *, on: str = "n", going: bool = False, phase: str = "Running", **more: str) -> Pod:

@@ -8,15 +8,20 @@ import pytest
 
 from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import VAC_PROTECTION_FINALIZER
+from volplane.api.storage import VolumeAttributesClass
 from volplane.controllers.protection.plan import (
     AddFinalizer,
     RemoveFinalizer,
     Step,
     VerifyUnused,
+    classes_of,
+    plan_attributes,
     plan_claim,
     plan_volume,
 )
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 CLAIM, VOLUME = "kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"
 
@@ -53,9 +58,9 @@ def pod(node: str = "n1", phase: str = "Running", ephemeral: bool = False, **met
     return codec.convert(Pod, {"metadata": meta, "spec": spec, "status": {"phase": phase}})
 
 
-USED = Wait(UNTIL_CHANGED, "still used by pod default/p")
+USED = Wait(WaitReason.CLAIM_IN_USE, WaitData(pods=("default/p",)))
 
-CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step]]] = {
+CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step | CommonStep]]] = {
     "new": (claim(False), [], [AddFinalizer((CLAIM,))]),
     "stripped by a user": (claim(False, "mine"), [pod()], [AddFinalizer(("mine", CLAIM))]),
     "protected": (claim(False, CLAIM), [pod()], []),
@@ -63,12 +68,12 @@ CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step]]] = {
     "going, its pod has ended": (claim(True, CLAIM), [pod(phase="Succeeded")], [USED]),
     "going, its pod has no node": (claim(True, CLAIM), [pod(node="")], [VerifyUnused()]),
     "going, unused": (claim(True, CLAIM), [], [VerifyUnused()]),
-    "going, somebody else's finalizer": (claim(True, "mine"), [], []),
+    "going, another component's finalizer": (claim(True, "mine"), [], []),
 }
 
 
 @pytest.mark.parametrize(("of", "users", "steps"), CLAIMS.values(), ids=CLAIMS.keys())
-def test_claim(of: PersistentVolumeClaim, users: list[Pod], steps: list[Step]) -> None:
+def test_claim(of: PersistentVolumeClaim, users: list[Pod], steps: list[Step | CommonStep]) -> None:
     assert list(plan_claim(of, users)) == steps
 
 
@@ -104,15 +109,68 @@ def test_claims_of_ephemeral_volumes(user: Pod, owner: str, held: bool) -> None:
     assert isinstance(step, Wait) is held
 
 
-VOLUMES: dict[str, tuple[PersistentVolume, list[Step]]] = {
+VOLUMES: dict[str, tuple[PersistentVolume, list[Step | CommonStep]]] = {
     "new": (volume(False, "Pending"), [AddFinalizer((VOLUME,))]),
     "protected": (volume(False, "Bound", VOLUME), []),
-    "going, bound": (volume(True, "Bound", VOLUME), [Wait(UNTIL_CHANGED, "still bound to claim default/c")]),
+    "going, bound": (
+        volume(True, "Bound", VOLUME),
+        [Wait(WaitReason.VOLUME_BOUND, WaitData(claim="default/c"))],
+    ),
     "going, released": (volume(True, "Released", VOLUME, "mine"), [RemoveFinalizer(("mine",))]),
     "going, not ours to hold": (volume(True, "Bound", "mine"), []),
 }
 
 
 @pytest.mark.parametrize(("of", "steps"), VOLUMES.values(), ids=VOLUMES.keys())
-def test_volume(of: PersistentVolume, steps: list[Step]) -> None:
+def test_volume(of: PersistentVolume, steps: list[Step | CommonStep]) -> None:
     assert list(plan_volume(of)) == steps
+
+
+def attributes_class(*finalizers: str, deleting: bool = False) -> VolumeAttributesClass:
+    meta = {**metadata(deleting, *finalizers), "namespace": ""}
+    return codec.convert(VolumeAttributesClass, {"metadata": meta})
+
+
+ATTRIBUTES: dict[str, tuple[VolumeAttributesClass, list[str], bool, list[Step | CommonStep]]] = {
+    "new": (attributes_class(), [], False, [AddFinalizer((VAC_PROTECTION_FINALIZER,))]),
+    "protected": (attributes_class(VAC_PROTECTION_FINALIZER), [], False, []),
+    "going, used": (
+        attributes_class(VAC_PROTECTION_FINALIZER, deleting=True),
+        ["volume pv", "claim default/c"],
+        True,
+        [Wait(WaitReason.ATTRIBUTES_CLASS_IN_USE, WaitData(names=("claim default/c", "volume pv")))],
+    ),
+    "going, not used as far as the caches show": (
+        attributes_class(VAC_PROTECTION_FINALIZER, deleting=True),
+        [],
+        False,
+        [VerifyUnused()],
+    ),
+    "going, not used": (
+        attributes_class(VAC_PROTECTION_FINALIZER, deleting=True),
+        [],
+        True,
+        [RemoveFinalizer(())],
+    ),
+    "going, not ours to hold": (attributes_class(deleting=True), [], True, []),
+}
+
+
+@pytest.mark.parametrize(("of", "users", "proven", "steps"), ATTRIBUTES.values(), ids=ATTRIBUTES)
+def test_attributes_class(
+    of: VolumeAttributesClass, users: list[str], proven: bool, steps: list[Step]
+) -> None:
+    assert list(plan_attributes(of, users, proven=proven)) == steps
+
+
+def test_classes_that_claims_and_volumes_refer_to() -> None:
+    named = {"spec": {"volumeAttributesClassName": "gold"}}
+    assert classes_of(codec.convert(PersistentVolume, named)) == ["gold"]
+    assert classes_of(PersistentVolume()) == []
+    assert classes_of(PersistentVolumeClaim()) == []
+    status = {
+        "currentVolumeAttributesClassName": "silver",
+        "modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": "Pending"},
+    }
+    changing = codec.convert(PersistentVolumeClaim, {"status": status})
+    assert sorted(classes_of(changing)) == ["gold", "silver"]

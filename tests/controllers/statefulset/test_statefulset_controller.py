@@ -75,10 +75,10 @@ class Bench:
         return [p.spec.containers[0].image for p in pods]
 
     async def become(self, *images: str) -> None:
-        async def shown() -> bool:
+        async def is_shown() -> bool:
             return await self.images() == list(images)
 
-        await until(shown, 120)
+        await until(is_shown, 120)
 
     async def settle(self) -> None:
         await asyncio.sleep(1)  # virtual time: whatever can happen has happened
@@ -96,7 +96,8 @@ async def bench(*others: type[Any]) -> AsyncIterator[Bench]:
     async with world() as around:
         await around.client.create(account())
         kubelets = Kubelets(around.role("kubelet"))
-        made = [kind(around.role("test")) for kind in (StatefulSets, *others)]
+        kinds: tuple[Any, ...] = (StatefulSets, *others)
+        made = [kind(around.role("test")) for kind in kinds]
         async with running(kubelets.run(), *(c.run() for c in made)):
             yield Bench(around, kubelets)
 
@@ -140,11 +141,11 @@ async def test_a_pod_that_failed_is_made_again() -> None:
         pod = await b.client.get(Pod, "web-0", "default")
         await b.kubelets.show(pod, phase="Failed")
 
-        async def replaced() -> bool:
+        async def is_replaced() -> bool:
             held = await b.client.find(Pod, "web-0", "default")
             return held is not None and held.uid != pod.uid
 
-        await until(replaced)
+        await until(is_replaced)
         await b.ready(1)
 
 
@@ -217,11 +218,11 @@ async def test_two_templates_with_one_short_name_are_told_apart() -> None:
         await b.client.create(codec.convert(ControllerRevision, squatter))
         await b.client.create(stateful(1))
 
-        async def counted() -> bool:
+        async def is_counted() -> bool:
             status = (await b.get()).status
             return status.collision_count == 1 and status.update_revision not in ("", name)
 
-        await until(counted)
+        await until(is_counted)
         await b.ready(1)
 
 
@@ -261,10 +262,10 @@ async def test_pods_left_by_an_orphaning_delete_are_adopted_by_the_next_set() ->
         before = {p.name: p.uid for p in await b.client.list(Pod, "default")}
         await b.client.delete(StatefulSet, "web", "default", propagation="Orphan")
 
-        async def gone() -> bool:
+        async def is_gone() -> bool:
             return await b.client.find(StatefulSet, "web", "default") is None
 
-        await until(gone)
+        await until(is_gone)
         await b.client.create(stateful(3, minReadySeconds=0, revisionHistoryLimit=2))
         await b.ready(3)
         assert {p.name: p.uid for p in await b.client.list(Pod, "default")} == before
@@ -304,10 +305,10 @@ async def test_a_pod_that_may_not_be_made_is_told_and_tried_again() -> None:
             codec.convert(StatefulSet, {**codec.to_dict(wanted), "spec": {**_spec(wanted, "nobody")}})
         )
 
-        async def told() -> bool:
+        async def is_recorded() -> bool:
             return any("failed error" in m for m in await b.messages("FailedCreate"))
 
-        await until(told)
+        await until(is_recorded)
         (message,) = await b.messages("FailedCreate")
         assert message.startswith("Create Pod web-0 in StatefulSet web failed error: pods ")
 

@@ -15,7 +15,8 @@ from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.base import clock
 from volplane.controllers.statefulset import identity, revisions
 from volplane.controllers.statefulset import plan as sts
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.rules.workloads import owner_reference
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -83,7 +84,7 @@ def view(wanted: StatefulSet, *pods: Pod, **more: Any) -> sts.StatefulSetView:
     return sts.StatefulSetView(wanted, NOW, pods=pods, **more)
 
 
-def describe_steps(steps: list[sts.Step]) -> list[str]:
+def describe_steps(steps: list[Any]) -> list[str]:
     """The deeds in short."""
     said = []
     for step in steps:
@@ -140,7 +141,7 @@ AT_ONCE = stateful(podManagementPolicy="Parallel")
     ("states", "expected"),
     [
         pytest.param({}, ["+0", "+1", "+2"], id="all are made at the same time"),
-        pytest.param({0: "unready"}, ["+1", "+2"], id="nobody waits for a sibling"),
+        pytest.param({0: "unready"}, ["+1", "+2"], id="no pod waits for a sibling"),
         pytest.param(
             {0: "unready", 1: READY, 2: READY, 3: READY, 4: "unready"}, ["-4", "-3"], id="all surplus goes"
         ),
@@ -287,7 +288,7 @@ def test_an_update_waits_for_the_pod_it_replaced() -> None:
     wanted = rolling(0)
     steps = list(sts.plan(view(wanted, pod(OLD, 0), pod(OLD, 1), pod(NEW, 2, "unready"), revisions=BOTH)))
     assert describe_steps(steps) == []
-    assert Wait(float("inf"), "pod web-2 is not running and ready") in steps
+    assert Wait(WaitReason.POD_NOT_READY, WaitData(pods=("web-2",))) in steps
 
 
 def test_a_new_template_is_recorded_before_anything_else() -> None:
@@ -331,7 +332,7 @@ def retention(when_deleted: str, when_scaled: str) -> StatefulSet:
 @pytest.mark.parametrize(
     ("policy", "kept_by", "given_up_by"),
     [
-        pytest.param(("Retain", "Retain"), [], [], id="both retain: nobody owns it"),
+        pytest.param(("Retain", "Retain"), [], [], id="both retain: no owner"),
         pytest.param(("Delete", "Retain"), ["StatefulSet"], ["StatefulSet"], id="goes with the set only"),
         pytest.param(("Retain", "Delete"), [], ["Pod"], id="goes with the pod that is scaled away"),
         pytest.param(("Delete", "Delete"), ["StatefulSet"], ["Pod"], id="with either"),
@@ -366,9 +367,8 @@ def test_a_claim_that_goes_with_an_earlier_pod_is_not_used_again() -> None:
     earlier = OwnerReference(api_version="v1", kind="Pod", name="web-0", uid="before", controller=True)
     steps = list(sts.plan(view(wanted, claims={"data-web-0": claim("data-web-0", earlier)})))
     assert describe_steps(steps) == []
-    assert [s.why for s in steps if isinstance(s, Wait)] == [
-        "claim data-web-0 goes with an earlier pod web-0"
-    ]
+    data = WaitData(claim="data-web-0", pods=("web-0",))
+    assert [s for s in steps if isinstance(s, Wait)] == [Wait(WaitReason.CLAIM_OF_EARLIER_POD, data)]
 
 
 def test_a_claim_that_another_controls_is_left_alone() -> None:
@@ -400,7 +400,8 @@ def test_orphans_with_our_name_and_labels_are_adopted_before_anything_is_made() 
     mine = make_orphan(pod(SET, 1))
     foreign = structs.replace(mine, metadata=structs.replace(mine.metadata, name="other-1"))
     unlabelled = structs.replace(mine, metadata=structs.replace(mine.metadata, name="web-2", labels={}))
-    steps = list(sts.plan(view(SET, pod(SET, 0), orphans=[mine, foreign, unlabelled])))
+    going = structs.replace(mine, metadata=structs.replace(mine.metadata, deletion_timestamp="now"))
+    steps = list(sts.plan(view(SET, pod(SET, 0), orphans=[going, mine, foreign, unlabelled])))
     assert steps == [sts.AdoptObject(mine)]
 
 
@@ -464,7 +465,7 @@ def test_min_ready_seconds_hold_the_next_pod_back_and_ring_in_time() -> None:
     wanted = stateful(minReadySeconds=60)
     steps = list(sts.plan(view(wanted, pod(wanted, 0, ago=20))))
     assert describe_steps(steps) == []
-    assert Wait(40.0, "pods must be ready for minReadySeconds") in steps
+    assert Wait(WaitReason.MIN_READY_SECONDS, seconds=40.0) in steps
     (report,) = [s for s in steps if isinstance(s, sts.SetStatefulSetStatus)]
     assert (report.status.ready_replicas, report.status.available_replicas) == (1, 0)
     assert plan_steps(wanted, pod(wanted, 0, ago=60)) == ["+1"]

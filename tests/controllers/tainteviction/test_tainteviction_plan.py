@@ -10,7 +10,8 @@ import pytest
 from volplane.api import codec
 from volplane.api.core import Pod, Taint
 from volplane.controllers.tainteviction.plan import EvictPod, TaintView, plan, toleration_seconds
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 LOST = Taint(key="lost", effect="NoExecute")
 SICK = Taint(key="sick", value="very", effect="NoExecute")
@@ -32,7 +33,7 @@ def tolerating(key: str, seconds: int | None = None, **more: Any) -> dict[str, A
     ("which", "taints", "seconds"),
     [
         pytest.param(pod(), [LOST], 0, id="not tolerated"),
-        pytest.param(pod(), [AWAY], inf, id="a taint against new pods drives nobody off"),
+        pytest.param(pod(), [AWAY], inf, id="a NoSchedule taint evicts no pod"),
         pytest.param(pod(tolerating("lost")), [LOST], inf, id="tolerated for ever"),
         pytest.param(pod(tolerating("lost", 300)), [LOST], 300, id="tolerated for a while"),
         pytest.param(pod(tolerating("lost", 300)), [LOST, SICK], 0, id="one of two is not tolerated"),
@@ -52,7 +53,9 @@ def test_toleration_seconds(which: Pod, taints: list[Taint], seconds: float) -> 
 
 def test_a_pod_waits_and_then_goes() -> None:
     which = pod(tolerating("lost", 300))
-    assert list(plan(TaintView(which, [LOST], 100))) == [Wait(200.0, "tolerates lost for a while")]
+    assert list(plan(TaintView(which, [LOST], 100))) == [
+        Wait(WaitReason.TOLERATION, WaitData(names=("lost",)), 200.0)
+    ]
     assert list(plan(TaintView(which, [LOST], 300))) == [EvictPod()]
 
 

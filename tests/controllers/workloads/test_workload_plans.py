@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -10,6 +11,7 @@ from msgspec import structs
 from volplane.api.apps import (
     DaemonSet,
     DaemonSetSpec,
+    DaemonSetUpdateStrategy,
     Deployment,
     DeploymentSpec,
     DeploymentStrategy,
@@ -33,7 +35,7 @@ from volplane.api.meta import LabelSelector, ObjectMeta
 from volplane.controllers.daemonset import plan as daemon
 from volplane.controllers.deployment import plan as deploy
 from volplane.controllers.replicaset import plan as replica
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 
@@ -249,7 +251,7 @@ def test_a_replica_is_available_when_it_was_ready_for_long_enough() -> None:
     report, wait = replica.plan(wanted, [make_aged(pod("a"), 40), make_aged(pod("b"), 10)], NOW)
     assert isinstance(report, replica.SetReplicaSetStatus)
     assert (report.status.ready_replicas, report.status.available_replicas) == (2, 1)
-    assert wait == Wait(20.0, "pods must be ready for minReadySeconds")
+    assert wait == Wait(WaitReason.MIN_READY_SECONDS, seconds=20.0)
 
 
 def test_an_update_waits_until_the_new_pods_are_available() -> None:
@@ -268,4 +270,55 @@ def test_a_daemon_is_available_when_it_was_ready_for_long_enough() -> None:
     report, wait = daemon.plan(wanted, nodes, [updated, outdated], NOW)  # nothing is replaced meanwhile
     assert isinstance(report, daemon.SetDaemonSetStatus)
     assert (report.status.number_ready, report.status.number_available) == (2, 1)
-    assert wait == Wait(20.0, "pods must be ready for minReadySeconds")
+    assert wait == Wait(WaitReason.MIN_READY_SECONDS, seconds=20.0)
+
+
+# --- rows that the journeys above do not take
+
+
+def mark_deleted(wanted: Any) -> Any:
+    return structs.replace(wanted, metadata=structs.replace(wanted.metadata, deletion_timestamp="now"))
+
+
+def test_nothing_is_made_for_what_is_deleted() -> None:
+    assert not any(
+        isinstance(s, replica.CreatePod) for s in replica.plan(mark_deleted(replicaset()), [], NOW)
+    )
+    assert not any(
+        isinstance(s, daemon.CreatePod) for s in daemon.plan(mark_deleted(daemonset()), [node("a")], [], NOW)
+    )
+    assert not any(
+        isinstance(s, deploy.CreateReplicaSet) for s in deploy.plan(mark_deleted(deployment()), [], "now")
+    )
+
+
+def test_a_paused_deployment_does_not_move() -> None:
+    wanted = deployment()
+    paused = structs.replace(wanted, spec=structs.replace(wanted.spec, paused=True))
+    assert scales(list(deploy.plan(paused, [make_set(wanted, 1, 1, "1")], "now"))) == {}
+
+
+def test_daemons_go_where_their_selector_and_network_allow() -> None:
+    wanted = daemonset()
+    spec = structs.replace(wanted.spec.template.spec, node_selector={"disk": "ssd"}, host_network=True)
+    selective = structs.replace(
+        wanted,
+        spec=structs.replace(wanted.spec, template=structs.replace(wanted.spec.template, spec=spec)),
+    )
+    assert not daemon.is_eligible(selective, node("a"))
+    unreachable = Taint(key="node.kubernetes.io/network-unavailable", effect="NoSchedule")
+    assert daemon.is_eligible(selective, node("a", unreachable, disk="ssd"))
+    assert not daemon.is_eligible(wanted, node("a", unreachable))
+
+
+def test_daemons_are_replaced_only_when_deleted_or_at_once_when_not_ready() -> None:
+    old, new = daemonset("a"), daemonset("b")
+    by_hand = structs.replace(
+        new, spec=structs.replace(new.spec, update_strategy=DaemonSetUpdateStrategy(type="OnDelete"))
+    )
+    assert not any(
+        isinstance(s, daemon.DeletePod) for s in daemon.plan(by_hand, [node("a")], [on(old, "a")], NOW)
+    )
+    pods = [on(old, "a", ready=False), on(old, "b", ready=False)]
+    steps = daemon.plan(new, [node("a"), node("b")], pods, NOW)
+    assert len([s for s in steps if isinstance(s, daemon.DeletePod)]) == 2

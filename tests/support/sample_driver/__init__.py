@@ -1,4 +1,4 @@
-"""A correct driver, and many that are not: what the driver test bench is tested with."""
+"""A correct driver, and variants with one bug each, to test the driver test cases with."""
 
 from __future__ import annotations
 

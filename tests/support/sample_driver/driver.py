@@ -1,7 +1,7 @@
-"""A small correct driver: disks are sparse files, attached by a note, staged as loop devices.
+"""A small correct driver: disks are sparse files, attached by a record, staged as loop devices.
 
-Everything it knows is on disk, so it may be killed at any moment; its instances share one directory, as those
-of a real driver share a storage system.
+All its state is on disk, so it can be killed at any moment; its instances share one directory, as those of a
+real driver share a storage system.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHARED = (Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI
 
 class SampleDriver(sdk.Driver):
     name, version = "blocks.example.com", "1.0"
-    claims: ClassVar[frozenset[str]] = frozenset({"CLONE_VOLUME", "SINGLE_NODE_MULTI_WRITER"})
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset({"CLONE_VOLUME", "SINGLE_NODE_MULTI_WRITER"})
 
     def __init__(self, root: str, node: str) -> None:
         super().__init__()
@@ -40,19 +40,21 @@ class SampleDriver(sdk.Driver):
     async def stop(self) -> None:
         await self.host.close()
 
-    # --- what is on disk
+    # --- records on disk
 
     def image(self, id: str) -> str:
         return str(self.root / f"{os.path.basename(id)}.img")
 
     def find_record(self, id: str) -> dict[str, Any] | None:
         try:
-            return json.loads((self.root / f"{os.path.basename(id)}.json").read_text())
+            text = (self.root / f"{os.path.basename(id)}.json").read_text()
         except FileNotFoundError:
             return None
+        record: dict[str, Any] = json.loads(text)
+        return record
 
     def save_record(self, id: str, note: dict[str, Any]) -> None:
-        """In one step, so that a killed driver finds the old note or the new one."""
+        """Write atomically, so that a killed driver finds the old record or the new one."""
         place = self.root / f"{id}.json"
         fresh = self.root / f".{id}.{os.getpid()}"
         fresh.write_text(json.dumps(note))
@@ -254,7 +256,7 @@ class SampleDriver(sdk.Driver):
         return v1.NodeUnstageVolumeResponse()
 
     async def devices(self, id: str) -> list[str]:
-        """By the file's own name: each container sees the directory elsewhere."""
+        """The loop devices of the volume, by the file's name: each container has another path to it."""
         name = os.path.basename(self.image(id))
         return [
             device for device, file in (await self.host.loops()).items() if os.path.basename(file) == name
@@ -276,7 +278,10 @@ class SampleDriver(sdk.Driver):
             return v1.NodePublishVolumeResponse()
         alone = request.volume_capability.access_mode.mode == Mode.SINGLE_NODE_SINGLE_WRITER
         await self.mounter.publish(
-            request.staging_target_path, request.target_path, readonly=self.is_readonly(request), alone=alone
+            request.staging_target_path,
+            request.target_path,
+            readonly=self.is_readonly(request),
+            exclusive=alone,
         )
         return v1.NodePublishVolumeResponse()
 

@@ -1,4 +1,4 @@
-"""The same driver with everything that a driver can promise beside volumes, snapshots and growth."""
+"""The sample driver with all optional capabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHEN = {"seconds": 1_700_000_000}
 
 
 class FullDriver(SampleDriver):
-    claims: ClassVar[frozenset[str]] = SampleDriver.claims | {
+    extra_capabilities: ClassVar[frozenset[str]] = SampleDriver.extra_capabilities | {
         "LIST_VOLUMES_PUBLISHED_NODES",
         "VOLUME_CONDITION",
     }
@@ -111,8 +111,8 @@ class FullDriver(SampleDriver):
             await self.copy_snapshots(cuts)
             for volume, snapshot in cuts.items():
                 source = sources[volume]
-                told = {"size": source["size"], "volume": volume, "key": source["key"], "group": group}
-                self.save_record(snapshot, told)
+                record = {"size": source["size"], "volume": volume, "key": source["key"], "group": group}
+                self.save_record(snapshot, record)
             note = {"volumes": volumes, "snapshots": sorted(cuts.values())}
             self.save_record(group, note)
         if note["volumes"] != volumes:
@@ -123,7 +123,7 @@ class FullDriver(SampleDriver):
         return volumes
 
     async def copy_snapshots(self, cuts: dict[str, str]) -> None:
-        """No file system of any of them is written to while all are copied."""
+        """Copy all volumes at one point in time: freeze their file systems."""
         devices = [device for volume in cuts for device in await self.devices(volume)]
         await self.host.call(_copy_frozen, devices, [(self.image(v), self.image(s)) for v, s in cuts.items()])
 
@@ -208,7 +208,7 @@ def _copy_frozen(devices: Sequence[str], files: Sequence[tuple[str, str]]) -> No
     with _FREEZING, ExitStack() as still:
         for device in devices:
             if device in mounted:
-                copies.thaw(mounted[device])  # a life that was killed meanwhile has left it frozen
+                copies.thaw(mounted[device])  # a killed instance may have left it frozen
                 still.enter_context(copies.freeze_filesystem(mounted[device]))
             copies.flush(device)
         for source, target in files:
@@ -222,7 +222,7 @@ def data_of(path: str) -> Iterator[tuple[int, int]]:
         while True:
             try:
                 start = os.lseek(file.fileno(), end, os.SEEK_DATA)
-            except OSError:  # nothing but a hole is left
+            except OSError:  # no more data
                 return
             end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
             yield start, end - start

@@ -1,4 +1,4 @@
-"""The rich driver with one mistake each, one for every kind of promise that it makes beyond the plain one."""
+"""Variants of the full driver with one bug each, in its optional calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GroupForgetsAVolume(FullDriver):
 
 
 class GroupOneByOne(FullDriver):
-    """Each snapshot is its own moment."""
+    """Each snapshot is taken at another time."""
 
     async def copy_snapshots(self, cuts: dict[str, str]) -> None:
         for volume, snapshot in reversed(cuts.items()):
@@ -33,7 +33,7 @@ class GroupLeavesSnapshots(FullDriver):
 
 
 class GroupForgetsItsName(FullDriver):
-    """Which names are taken it knows as long as it lives."""
+    """Forgets used names when it restarts."""
 
     async def create_volume_group_snapshot(
         self, request: v1.CreateVolumeGroupSnapshotRequest
@@ -43,7 +43,7 @@ class GroupForgetsItsName(FullDriver):
 
 
 class ModifiesOnce(FullDriver):
-    """Whoever asks for what is so already is refused."""
+    """Refuses a modification that is already done."""
 
     async def controller_modify_volume(
         self, request: v1.ControllerModifyVolumeRequest
@@ -54,7 +54,7 @@ class ModifiesOnce(FullDriver):
 
 
 class AnswersOnce(FullDriver):
-    """What it has told about a volume it takes for known."""
+    """Answers only once for each volume."""
 
     answered: ClassVar[set[str]] = set()
 
@@ -69,21 +69,21 @@ class AnswersOnce(FullDriver):
 
 
 class ModifiesAnything(FullDriver):
-    """Takes what it does not know, and does nothing with it."""
+    """Accepts and ignores unknown parameters."""
 
     def check(self, parameters: object) -> None:
         """Whatever."""
 
 
 class DeltaMisses(FullDriver):
-    """The last block that has changed is not told."""
+    """Omits the last changed block."""
 
     def changed_blocks(self, base: str, target: str) -> list[tuple[int, int]]:
         return super().changed_blocks(base, target)[:-1]
 
 
 class NeverStartsOver(FullDriver):
-    """Whatever the offset, from the beginning."""
+    """Ignores the starting offset."""
 
     def get_metadata_allocated(self, request: v1.GetMetadataAllocatedRequest):  # type: ignore[no-untyped-def]
         request.starting_offset = 0
@@ -101,7 +101,7 @@ class NoCondition(FullDriver):
 
 
 class OneSnapshotPage(FullDriver):
-    """The first page of snapshots, and never a token."""
+    """Returns the first page of snapshots without a token."""
 
     async def list_snapshots(self, request: v1.ListSnapshotsRequest) -> v1.ListSnapshotsResponse:
         reply = await super().list_snapshots(request)
@@ -111,11 +111,11 @@ class OneSnapshotPage(FullDriver):
 
 class AnySize(FullDriver):
     def measure(self, size: int) -> None:
-        """Sparse files may have any."""
+        """Accepts any size."""
 
 
 class TwoWriters(FullDriver):
-    """Lets a second pod in where one was to be alone."""
+    """Publishes a single-writer volume for a second pod."""
 
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         request.volume_capability.access_mode.mode = v1.VolumeCapability.AccessMode.SINGLE_NODE_WRITER
@@ -123,7 +123,7 @@ class TwoWriters(FullDriver):
 
 
 class KeepsTheSlot(FullDriver):
-    """Counts a volume that has left its node as long as it exists."""
+    """Counts a detached volume towards the limit of its node."""
 
     def check_nodes(self, nodes: list[str], request: v1.ControllerPublishVolumeRequest) -> None:
         super().check_nodes(nodes, request)
@@ -137,9 +137,11 @@ class KeepsTheSlot(FullDriver):
 
 
 class Zoned(SampleDriver):
-    """Correct: volumes are in the one zone that there is."""
+    """Correct: all volumes are in the only zone."""
 
-    claims: ClassVar[frozenset[str]] = SampleDriver.claims | {"VOLUME_ACCESSIBILITY_CONSTRAINTS"}
+    extra_capabilities: ClassVar[frozenset[str]] = SampleDriver.extra_capabilities | {
+        "VOLUME_ACCESSIBILITY_CONSTRAINTS"
+    }
 
     async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
         wanted = [dict(t.segments) for t in request.accessibility_requirements.requisite]
@@ -159,7 +161,7 @@ class Zoned(SampleDriver):
 
 
 class Displaced(Zoned):
-    """Makes the volume where it likes."""
+    """Ignores the required topology."""
 
     def respects_topology(self) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The same driver with one mistake each, of the kind that drivers have been shipped with."""
+"""Variants of the sample driver with one bug each, as found in real drivers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from volplane.sdk import errors
 
 
 class NotIdempotent(SampleDriver):
-    """Makes another volume each time."""
+    """Creates another volume each time."""
 
     def id_for(self, name: str) -> str:
         return super().id_for(f"{name}-{sum(1 for _ in self.list_records('vol'))}")
 
 
 class LosesPublishContext(SampleDriver):
-    """Answers an attach that is done already with nothing."""
+    """Returns an empty publish context for a repeated attach."""
 
     async def controller_publish_volume(
         self, request: v1.ControllerPublishVolumeRequest
@@ -34,7 +34,7 @@ class LosesPublishContext(SampleDriver):
 
 
 class FormatsTwice(SampleDriver):
-    """Formats each time that a volume comes."""
+    """Formats the device at every stage."""
 
     async def format(self, device: str, request: v1.NodeStageVolumeRequest) -> None:
         if not await self.host.is_mount(request.staging_target_path):
@@ -44,7 +44,7 @@ class FormatsTwice(SampleDriver):
 
 
 class LeaksAMount(SampleDriver):
-    """Mounts the file system a second time, for itself, and forgets it there."""
+    """Mounts the file system a second time and never unmounts it."""
 
     async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
         reply = await super().node_stage_volume(request)
@@ -56,11 +56,11 @@ class LeaksAMount(SampleDriver):
         return reply
 
     async def release(self, id: str) -> None:
-        """The device is busy, of course."""
+        """Do nothing: the device is busy."""
 
 
 class WrongCode(SampleDriver):
-    """Is surprised by a volume that it does not know."""
+    """Returns another code than NOT_FOUND for an unknown volume."""
 
     def get_record(self, id: str) -> dict[str, Any]:
         try:
@@ -70,7 +70,7 @@ class WrongCode(SampleDriver):
 
 
 class Deadlocks(SampleDriver):
-    """Waits for itself: who comes second holds what the first one needs."""
+    """Deadlocks with two concurrent calls."""
 
     def __init__(self, root: str, node: str) -> None:
         super().__init__(root, node)
@@ -80,7 +80,7 @@ class Deadlocks(SampleDriver):
         self._under_way += 1
         try:
             await asyncio.sleep(0.02)
-            if self._under_way > 1:  # the other one waits for us likewise
+            if self._under_way > 1:  # the other call waits for this one, too
                 await asyncio.get_running_loop().create_future()
             return await super().create_volume(request)
         finally:
@@ -88,7 +88,7 @@ class Deadlocks(SampleDriver):
 
 
 class ForgetsSecrets(SampleDriver):
-    """Keeps the keys in memory, and looks there instead of into the request."""
+    """Stores keys in memory instead of reading them from each request."""
 
     def __init__(self, root: str, node: str) -> None:
         super().__init__(root, node)
@@ -111,7 +111,7 @@ class IgnoresReadOnly(SampleDriver):
 
 
 class WrongCapacity(SampleDriver):
-    """Speaks of another size than the volume has."""
+    """Reports a wrong size."""
 
     def reported_size(self, size: int) -> int:
         return size - 4096
@@ -127,7 +127,7 @@ class UnstageRemovesData(SampleDriver):
 
 
 class SnapshotIsLate(SampleDriver):
-    """Copies when somebody wants the snapshot, not when it is cut."""
+    """Copies the volume when the snapshot is restored, not when it is taken."""
 
     async def copy_snapshot(self, volume: str, snapshot: str) -> None:
         os.symlink(self.image(volume), self.image(snapshot))
@@ -135,11 +135,11 @@ class SnapshotIsLate(SampleDriver):
 
 class DoubleAttach(SampleDriver):
     def check_nodes(self, nodes: list[str], request: v1.ControllerPublishVolumeRequest) -> None:
-        """Everybody may."""
+        """Allow every node."""
 
 
 class ForgetsAttachments(SampleDriver):
-    """When it is started it knows of no attachment any more."""
+    """Forgets attachments when it restarts."""
 
     async def start(self) -> None:
         await super().start()
@@ -153,7 +153,7 @@ class ForgetsAttachments(SampleDriver):
 
 
 class RefusesWhatIsPublished(SampleDriver):
-    """Whoever asks for what is there already is told that it is in the way."""
+    """Refuses to publish a volume that is already published."""
 
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         if await self.host.is_mount(request.target_path):
@@ -162,14 +162,14 @@ class RefusesWhatIsPublished(SampleDriver):
 
 
 class KeepsTheDevice(SampleDriver):
-    """The image is deleted, and its device stays bound."""
+    """Deletes the image, and leaves its loop device."""
 
     async def release(self, id: str) -> None:
         return None
 
 
 class PublishesUnstaged(SampleDriver):
-    """Binds the staging directory, whatever is there."""
+    """Bind-mounts the staging directory even if nothing is staged."""
 
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         if request.volume_capability.HasField("block"):
@@ -179,7 +179,7 @@ class PublishesUnstaged(SampleDriver):
 
 
 class SharesNothing(SampleDriver):
-    """Says yes to many nodes, and each has a directory of its own."""
+    """Accepts several nodes, and gives each its own directory."""
 
     async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
         for capability in request.volume_capabilities:
@@ -187,7 +187,7 @@ class SharesNothing(SampleDriver):
         return await super().create_volume(request)
 
     def check_nodes(self, nodes: list[str], request: v1.ControllerPublishVolumeRequest) -> None:
-        """At as many nodes as ask."""
+        """Allow every node."""
 
     async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
         return v1.NodeStageVolumeResponse()

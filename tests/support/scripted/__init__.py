@@ -1,14 +1,14 @@
-"""A CSI driver that does as the test says, on a real socket, in memory, or in a process of its own.
+"""A CSI driver that a test controls, on a real socket, in memory, or in a separate process.
 
     driver = scripted.driver("attach", "snapshots", "expand")
     driver.script("CreateVolume", Fail(Code.INTERNAL), Lose(), Delay(0.5), hold := Hold())
     async with scripted.on_socket(driver) as socket:      # socket.path; socket.cut() breaks all connections
         ...
-    assert len(driver.called("CreateVolume")) == 4
+    assert len(driver.requests_of("CreateVolume")) == 4
 
 `sdk.Local(driver)` calls it in memory, in virtual time. With a `directory` its volumes, snapshots and
-publications outlive it; `scripted.process(directory, …)` is the same driver as a process that can be killed,
-scripted through files in that directory.
+publications persist; `scripted.process(directory, …)` is the same driver as a process that can be killed,
+controlled through files in that directory.
 """
 
 from tests.support.scripted.driver import NAME, ZONE, ScriptedDriver, driver

@@ -1,4 +1,4 @@
-"""The driver: it keeps volumes as a real one does (idempotent by name, one node at a time), as scripted.
+"""The driver: it stores volumes as a real one does (idempotent by name, one node at a time).
 
 Its features are chosen per test; each is a class of the calls that belong to it. A second node for a
 published volume is refused and counted in `violations`.
@@ -29,7 +29,7 @@ ZONE = "topology.test.csi.example.com/zone"
 
 
 class ScriptedDriver(sdk.Driver):
-    """Makes and deletes volumes. `driver(*features)` adds the rest."""
+    """Creates and deletes volumes. `driver(*features)` adds more capabilities."""
 
     name, version = NAME, "1.0"
 
@@ -37,18 +37,18 @@ class ScriptedDriver(sdk.Driver):
         super().__init__(name)
         self.state = State(directory)
         self.calls: list[tuple[str, Any]] = []
-        self._call_times: list[tuple[str, float]] = []  # when each of them came
-        # The loop's clock stands still within a round: right for callers in the same loop, not for others.
+        self._call_times: list[tuple[str, float]] = []  # the time of each call
+        # The loop's clock does not advance within an iteration: right for callers in the same loop only.
         self.clock: Callable[[], float] = clock.now
         self.violations = 0
-        self.answers: int | None = None  # bytes that a new volume is said to have, if not as asked
-        self.zones: tuple[str, ...] = ()  # where new volumes end up; (): the first preferred place
+        self.answers: int | None = None  # reported size of new volumes, if not the requested one
+        self.zones: tuple[str, ...] = ()  # topology of new volumes; (): the first preferred one
         self.forgets_source = False  # answers without content_source
         self.available: int | Mapping[str, int] = 1 << 40  # for GetCapacity; by zone
-        self.largest = 0  # maximum_volume_size, 0: not said
+        self.largest = 0  # maximum_volume_size; 0: not reported
         self.ready_after = 0  # answers with ready_to_use false before a snapshot is ready
-        self.node_expansion = True  # ControllerExpandVolume asks for the node's part
-        self.cut: Callable[[], Awaitable[None]] | None = None  # breaks the connections, where there are any
+        self.node_expansion = True  # ControllerExpandVolume sets node_expansion_required
+        self.cut: Callable[[], Awaitable[None]] | None = None  # breaks the connections, if there are any
         self._script: dict[str, deque[Outcome]] = defaultdict(deque)
         self._always: dict[str, Outcome] = {}
         self._polls: dict[str, int] = defaultdict(int)
@@ -68,11 +68,11 @@ class ScriptedDriver(sdk.Driver):
         return self.state.published
 
     def script(self, method: str, *outcomes: Outcome) -> None:
-        """The next calls of the method end so, one each."""
+        """Set the outcomes of the next calls of the method."""
         self._script[method].extend(outcomes)
 
     def always(self, method: str, outcome: Outcome | None) -> None:
-        """Every call that has no script of its own ends so; None: works again."""
+        """Set the outcome of all calls without a script; None: succeed again."""
         if outcome is None:
             self._always.pop(method, None)
         else:
@@ -82,13 +82,13 @@ class ScriptedDriver(sdk.Driver):
         return [request for name, request in self.calls if name == method]
 
     def pauses(self, method: str) -> list[float]:
-        """Seconds between one call of the method and the next, by the driver's own clock."""
+        """Seconds between consecutive calls of the method, by the driver's clock."""
         return [later - earlier for earlier, later in pairwise(self.call_times(method))]
 
     def call_times(self, method: str) -> list[float]:
         return [moment for name, moment in self._call_times if name == method]
 
-    # --- how every call goes
+    # --- calls
 
     async def _do(self, method: str, request: Message, work: Callable[[], Message]) -> Any:
         self._record(method, request)
@@ -184,7 +184,7 @@ class ScriptedDriver(sdk.Driver):
 
 
 def _same(one: v1.CreateVolumeRequest, other: v1.CreateVolumeRequest) -> bool:
-    """By what a driver can tell: where it was to be made may be asked for differently."""
+    """Whether two requests are for the same volume; their topology may differ."""
     one, other = _copy(one), _copy(other)
     for request in (one, other):
         request.ClearField("accessibility_requirements")
@@ -206,5 +206,5 @@ def driver(*features: str, name: str = NAME, directory: Path | None = None) -> A
 
 
 def messages(requests: Iterable[Message]) -> list[dict[str, Any]]:
-    """Requests as plain data, for a comparison that reads well when it fails."""
+    """Requests as plain data, for readable comparisons."""
     return [json_format.MessageToDict(r, preserving_proto_field_name=True) for r in requests]

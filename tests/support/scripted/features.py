@@ -1,4 +1,4 @@
-"""What a driver may be able to do beyond making volumes: one class of calls each."""
+"""Optional capabilities of the scripted driver: one class each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Attach(ScriptedDriver):
 class List(ScriptedDriver):
     async def list_volumes(self, request: v1.ListVolumesRequest) -> v1.ListVolumesResponse:
         def work() -> v1.ListVolumesResponse:
-            """One volume a page."""
+            """One volume per page."""
             known = sorted(self.volumes.values(), key=lambda v: v.volume_id)
             at = int(request.starting_token or 0)
             entries = [
@@ -241,7 +241,7 @@ class Groups(Snapshots):
         return reply
 
 
-# Feature → the calls that it brings, or the claim that it makes.
+# Feature → its calls, or the capability that it declares.
 FEATURES: dict[str, type[ScriptedDriver]] = {
     "attach": Attach,
     "list": List,
@@ -254,7 +254,7 @@ FEATURES: dict[str, type[ScriptedDriver]] = {
     "list-snapshots": ListSnapshots,
     "groups": Groups,
 }
-CLAIMS: dict[str, str] = {
+EXTRA_CAPABILITIES: dict[str, str] = {
     "clone": "CLONE_VOLUME",
     "topology": "VOLUME_ACCESSIBILITY_CONSTRAINTS",
     "readonly": "PUBLISH_READONLY",
@@ -268,7 +268,7 @@ CLAIMS: dict[str, str] = {
 def driver_class(features: Iterable[str]) -> type[ScriptedDriver]:
     """A class with these features; unknown ones are a KeyError."""
     chosen = list(dict.fromkeys(features))
-    bases = [FEATURES[f] for f in chosen if f not in CLAIMS]
+    bases = [FEATURES[f] for f in chosen if f not in EXTRA_CAPABILITIES]
     bases = [b for b in bases if not any(b is not o and issubclass(o, b) for o in bases)]
-    claims = frozenset(CLAIMS[f] for f in chosen if f in CLAIMS)
-    return type("Scripted", (*bases, ScriptedDriver), {"claims": claims})
+    extra = frozenset(EXTRA_CAPABILITIES[f] for f in chosen if f in EXTRA_CAPABILITIES)
+    return type("Scripted", (*bases, ScriptedDriver), {"extra_capabilities": extra})

@@ -1,4 +1,4 @@
-"""What a scripted call does instead of simply working. Each is used up by one call of its method."""
+"""Outcomes of scripted calls. Each applies to one call of its method."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from msgspec import Struct
 
 from volplane.csi.outcome import Code
 
-GATE_POLL = 0.01  # a gate that is a file in another process is looked for this often
+GATE_POLL = 0.01  # seconds between two checks for a gate file
 
 
 class Fail(Struct, frozen=True, tag=True):
-    """Answer with this code, without doing anything."""
+    """Fail with this code, without doing anything."""
 
     code: Code
     message: str = "as scripted"
 
 
 class Lose(Struct, frozen=True, tag=True):
-    """Do the work; the caller hears another story."""
+    """Do the work, but return this error."""
 
     code: Code = Code.DEADLINE_EXCEEDED
     message: str = "the reply was lost"
 
 
 class Break(Struct, frozen=True, tag=True):
-    """Do the work; then the connection breaks before the reply (in memory: UNAVAILABLE)."""
+    """Do the work, then break the connection before the reply (in memory: UNAVAILABLE)."""
 
 
 class Delay(Struct, frozen=True, tag=True):
-    """Work after a while."""
+    """Do the work after a delay."""
 
     seconds: float
 
 
 class Hold(Struct, tag=True):
-    """Work when released. `reached` says that the call is there. `gate` is a file, for another process."""
+    """Do the work when released. The call sets `reached_event`. `gate` is a file, for another process."""
 
     gate: str = ""
     then: Fail | Lose | Break | None = None
@@ -77,7 +77,7 @@ class Hold(Struct, tag=True):
         return Path(f"{self.gate}.reached").exists() if self.gate else self.reached_event.is_set()
 
 
-# Structs that travel as JSON carry no events; those of one process keep theirs here.
+# Structs that are sent as JSON have no events; those of this process are here.
 _EVENTS: dict[int, tuple[asyncio.Event, asyncio.Event]] = {}
 
 Outcome = Fail | Lose | Break | Delay | Hold

@@ -1,4 +1,4 @@
-"""The driver as a process of its own: it can be killed, and finds its volumes again in its directory."""
+"""The scripted driver as a process: it can be killed, and has its state in its directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Process:
-    """`socket` is where to call it; scripts, calls and state are files in `directory`."""
+    """The driver's process; scripts, calls and state are files in `directory`."""
 
     def __init__(self, directory: Path, *features: str, name: str = NAME) -> None:
         self.directory, self.features, self.name = directory, features, name
@@ -46,7 +46,7 @@ class Process:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """kill -9; the directory stays, the socket's file too."""
+        """Kill it (SIGKILL); the directory and the socket file remain."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -54,13 +54,13 @@ class Process:
         Path(self.socket).unlink(missing_ok=True)
 
     def script(self, method: str, *outcomes: Outcome) -> None:
-        """Replaces what is left of the method's script."""
+        """Replace the rest of the method's script."""
         fresh = self.directory / f".script-{method}"
         fresh.write_bytes(encode(outcomes))
         fresh.rename(self.directory / f"script-{method}")
 
     def hold(self) -> Hold:
-        """For `script`: its `gate` is a file here, `<gate>.reached` is there when the call is."""
+        """A `Hold` for `script` with a gate file; `<gate>.reached` exists when the call has arrived."""
         self._gates += 1
         return Hold(gate=str(self.directory / f"gate-{self._gates}"))
 

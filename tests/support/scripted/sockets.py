@@ -1,7 +1,7 @@
-"""The driver behind a real Unix socket, with a line between that can be cut.
+"""The scripted driver on a real Unix socket, behind a proxy that can break connections.
 
-Callers connect to the line, which passes bytes on to the driver's own socket: a reply is lost the way it is
-in life, by a connection that breaks, while the driver knows nothing of it.
+The proxy forwards bytes to the driver's own socket, so that a reply is lost by a broken connection, without
+the driver noticing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from volplane import sdk
 
 
 class Socket:
-    """`path` is where to call the driver."""
+    """The proxy; callers connect to `path`."""
 
     def __init__(self, path: str, behind: str) -> None:
         self.path, self._behind = path, behind
@@ -27,11 +27,11 @@ class Socket:
         self._server: asyncio.Server | None = None
 
     async def up(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         self._server = await asyncio.start_unix_server(self._serve_connection, self.path)
 
     async def down(self) -> None:
-        """Nobody can reach the driver until `up`."""
+        """Refuse connections until `up`."""
         if self._server is not None:
             self._server.close()
             os.unlink(self.path)
@@ -39,7 +39,7 @@ class Socket:
         await self.cut()
 
     async def cut(self) -> None:
-        """Break every connection; new ones are taken again."""
+        """Break every connection; accept new ones."""
         for line in list(self._lines):
             for end in line:
                 end.transport.abort()
@@ -82,7 +82,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def on_socket(driver: ScriptedDriver, path: str = "") -> AsyncIterator[Socket]:
-    """Served until the end of the block. `path`: where, if not in a directory of its own."""
+    """Serve the driver until the end of the block, at `path` or in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="s-") as directory:
         behind = str(Path(directory) / "behind.sock")
         socket = Socket(path or str(Path(directory) / "csi.sock"), behind)

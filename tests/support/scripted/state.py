@@ -1,4 +1,4 @@
-"""What a driver keeps: volumes, snapshots, publications. In memory, or in a file that outlives it."""
+"""The state of the scripted driver: volumes, snapshots, publications; in memory or in a file."""
 
 from __future__ import annotations
 

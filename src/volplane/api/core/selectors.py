@@ -1,4 +1,4 @@
-"""Who may run where: node selectors, affinity, taints, spreading."""
+"""Node selectors, affinity, taints, tolerations, topology spread."""
 
 from typing import ClassVar
 

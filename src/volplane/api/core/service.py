@@ -1,4 +1,4 @@
-"""Service and Endpoints: kept as data, nothing here routes packets."""
+"""Service and Endpoints. They are only data: nothing here routes packets."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar

@@ -1,4 +1,4 @@
-"""What a node reports of a container."""
+"""Container status, as the kubelet reports it."""
 
 from collections.abc import Mapping
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The volumes of a pod and where each comes from."""
+"""The volumes of a pod and their sources."""
 
 from collections.abc import Mapping
 

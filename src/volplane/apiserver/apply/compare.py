@@ -1,18 +1,17 @@
-"""Two states of a built-in object, and the fields in which they differ; compiled per type from its schema.
+"""The fields in which two states of a built-in object differ; compiled per type from its schema.
 
-This runs with every write of an object whose fields have owners, so parts that are equal are left at once
-(Structs compare in C), only what differs is taken apart, and what appears or vanishes as a whole is walked as
-plain data, which has nothing but what is set.
+This runs on every write of an object whose fields have owners. Equal parts are skipped at once (Structs
+compare in C), and parts that appear or disappear are walked as plain data, which contains only fields that
+are set.
 
-The subtle thing is what counts as being there: an object that Go holds by value is always there, if empty; a
-scalar, list or map by value is there unless it is zero; a pointer when it is set; a time or an amount by
-value always.
+Which fields count as present follows Go: a struct by value always, even if empty; a scalar, list or map by
+value unless it is zero; a pointer if it is set; a time or quantity by value always.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,36 +23,28 @@ from volplane.apiserver.apply import fields
 from volplane.apiserver.apply.fields import SELF, Fields
 from volplane.apiserver.apply.types import is_atomic, is_leaf, key_default
 
-FieldCollector = Callable[[Any], Fields]  # all there is below a part that appears or vanishes, as plain data
+FieldCollector = Callable[[Any], Fields]  # all fields of a part, given as plain data
 Differ = Callable[[Any, Any], tuple[Fields, Fields]]  # changed or added, and gone, between two Structs
 
 _WHEN_SET, _WHEN_NOT_NONE, _ALWAYS = range(3)
 _VALUES = frozenset({"date-time", "micro-time", "quantity", "int-or-string"})  # structs in Go
-_LISTS = frozenset({("PodSpec", "containers"), ("CSINodeSpec", "drivers")})  # there even when empty
-# Never owned by anybody: who an object is, and what the server writes into it.
-UNOWNED_METADATA = frozenset(
-    {
-        "name",
-        "namespace",
-        "creationTimestamp",
-        "selfLink",
-        "uid",
-        "generation",
-        "managedFields",
-        "resourceVersion",
-    }
-)
+_LISTS = frozenset({("PodSpec", "containers"), ("CSINodeSpec", "drivers")})  # present even when empty
+# Fields without owners: the identity of an object, and what the server sets.
+UNOWNED_METADATA = frozenset({
+    "name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "managedFields",
+    "resourceVersion",
+})  # fmt: skip
 
 
-LEAF: Fields = {}  # one for all: sets are never changed
-_NOT_A_MEMBER = ("", False, None)  # what is not among the members
+LEAF: Fields = {}  # shared: sets are never modified
+_NOT_A_MEMBER = ("", False, None)  # for names that are not members
 
 
 class FieldComparer(NamedTuple):
-    """How to take a value apart; None: it is owned whole."""
+    """How to compare values of a type part by part; None stands for an atomic value."""
 
-    whole: FieldCollector
-    fresh: FieldCollector  # what a value has more than an empty one that was there before
+    collect_all: FieldCollector
+    collect_new: FieldCollector  # the fields that a value has in addition to an empty one
     differ: Differ
 
 
@@ -62,40 +53,39 @@ class StructMember(NamedTuple):
     name: str
     key: str
     presence: int
-    ways: FieldComparer | None
+    comparer: FieldComparer | None
 
 
 @cache
 def comparer_of(of: type[Resource]) -> FieldComparer:
-    """The ways of a whole object; the sets they make never name what nobody can own."""
-    return _struct(_members(of, root=True))
+    """Return the comparer of a kind; its sets never contain fields without owners."""
+    return _struct(partial(_members, of, root=True))
 
 
-def fields_of_new_object(ways: FieldComparer, obj: Resource) -> Fields:
-    """The same as comparing with an empty object, in a third of the time."""
-    return ways.fresh(_plain(obj))
+def fields_of_new_object(comparer: FieldComparer, obj: Resource) -> Fields:
+    """Return the fields of a new object: like comparing with an empty one, in a third of the time."""
+    return comparer.collect_new(_plain(obj))
 
 
-_COMPILED: dict[type[Object], FieldComparer] = {}  # also those whose members are still being compiled
-
-
+@cache
 def _of_struct(of: type[Object]) -> FieldComparer:
-    made = _COMPILED.get(of)
-    if made is None:
-        members: list[StructMember] = []
-        made = _COMPILED[of] = _struct(members)
-        members += _members(of)
-    return made
+    return _struct(partial(_members, of))
 
 
 def _members(of: type[Object], *, root: bool = False) -> list[StructMember]:
-    made = []
+    members = []
     for name, info in sorted(schema(of).items()):
-        ways = _comparer_of_field(of.__name__, info)
+        comparer = _comparer_of_field(of.__name__, info)
         if root and info.type is ObjectMeta:
-            ways = _struct([m for m in _members(ObjectMeta) if m.name not in UNOWNED_METADATA])
-        made.append(StructMember(info.attribute, name, f"f:{name}", _presence(of.__name__, info), ways))
-    return made
+            comparer = _struct(_owned_metadata)
+        members.append(
+            StructMember(info.attribute, name, f"f:{name}", _presence(of.__name__, info), comparer)
+        )
+    return members
+
+
+def _owned_metadata() -> list[StructMember]:
+    return [m for m in _members(ObjectMeta) if m.name not in UNOWNED_METADATA]
 
 
 def _presence(owner: str, info: Field) -> int:
@@ -124,7 +114,7 @@ def _comparer_of_field(owner: str, info: Field) -> FieldComparer | None:
 
 
 def _item_keys(of: type[Object], names: Iterable[str]) -> tuple[Callable[[Any], str], Callable[[Any], str]]:
-    """The key of an item that is a Struct, and of one that is plain data."""
+    """Return two key functions: for an item that is a Struct, and for one that is plain data."""
     known = schema(of)
     keys = [(name, known[name].attribute, key_default(known[name])) for name in sorted(names)]
     if len(keys) == 1:
@@ -140,7 +130,7 @@ def _item_keys(of: type[Object], names: Iterable[str]) -> tuple[Callable[[Any], 
     )
 
 
-@lru_cache(maxsize=512)  # containers, ports and conditions have the same names everywhere; addresses have not
+@lru_cache(maxsize=512)  # the names of containers, ports and conditions repeat
 def _key(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
     return fields.item_key({n: value for n, value in zip(names, values, strict=True) if value is not None})
 
@@ -152,68 +142,72 @@ def _plain(value: Any) -> Any:
 # Objects
 
 
-def _struct(members: Sequence[StructMember]) -> FieldComparer:
+def _struct(load_members: Callable[[], list[StructMember]]) -> FieldComparer:
+    """The members are loaded at first use, because types may be recursive."""
+    members: list[StructMember] = []
     known: dict[str, tuple[str, bool, FieldComparer | None]] = {}
     always: Fields = {SELF: LEAF}
 
-    def learn() -> None:
-        """At first use: the members may not have been known before."""
-        known.update({m.name: (m.key, m.presence == _ALWAYS, m.ways) for m in members})
+    def load() -> None:
+        members[:] = load_members()
         always.update({m.key: LEAF for m in members if m.presence == _ALWAYS})
+        known.update({m.name: (m.key, m.presence == _ALWAYS, m.comparer) for m in members})
 
-    def whole(data: Mapping[str, Any]) -> Fields:
+    def collect_all(data: Mapping[str, Any]) -> Fields:
         if not known:
-            learn()
+            load()
         out = always.copy()
         for name, part in data.items():
-            key, _, ways = known[name]
-            out[key] = LEAF if ways is None else ways.whole(part)
+            key, _, comparer = known[name]
+            out[key] = LEAF if comparer is None else comparer.collect_all(part)
         return out if len(out) > 1 else LEAF
 
-    def fresh(data: Mapping[str, Any]) -> Fields:
+    def collect_new(data: Mapping[str, Any]) -> Fields:
         if not known:
-            learn()
+            load()
         out: Fields = {}
         for name, part in data.items():
-            key, stays, ways = known.get(name, _NOT_A_MEMBER)
-            if ways is None:
+            key, stays, comparer = known.get(name, _NOT_A_MEMBER)
+            if comparer is None:
                 if part or not stays:
                     out[key] = LEAF
             elif not stays:
-                out[key] = ways.whole(part)
-            elif inner := ways.fresh(part):
+                out[key] = comparer.collect_all(part)
+            elif inner := comparer.collect_new(part):
                 out[key] = inner
         out.pop("", None)
         return out
 
     def differ(old: Any, new: Any) -> tuple[Fields, Fields]:
+        if not known:
+            load()
         changed: Fields = {}
         removed: Fields = {}
-        for attribute, _, key, there, ways in members:
+        for attribute, _, key, presence, comparer in members:
             was, now = getattr(old, attribute), getattr(new, attribute)
             if was is now or was == now:
                 continue
-            before = was or (was is not None if there == _WHEN_NOT_NONE else there == _ALWAYS)
-            after = now or (now is not None if there == _WHEN_NOT_NONE else there == _ALWAYS)
-            _add_difference(key, ways, was if before else None, now if after else None, changed, removed)
+            before = was or (was is not None if presence == _WHEN_NOT_NONE else presence == _ALWAYS)
+            after = now or (now is not None if presence == _WHEN_NOT_NONE else presence == _ALWAYS)
+            _add_difference(key, comparer, was if before else None, now if after else None, changed, removed)
         return changed, removed
 
-    return FieldComparer(whole, fresh, differ)
+    return FieldComparer(collect_all, collect_new, differ)
 
 
 def _add_difference(
-    key: str, ways: FieldComparer | None, was: Any, now: Any, changed: Fields, removed: Fields
+    key: str, comparer: FieldComparer | None, was: Any, now: Any, changed: Fields, removed: Fields
 ) -> None:
-    """Put the difference of one part (None: not there) where it belongs."""
+    """Add the difference of one part (None: not present) to `changed` or `removed`."""
     if was is None:
         if now is not None:
-            changed[key] = ways.whole(_plain(now)) if ways is not None else {}
+            changed[key] = comparer.collect_all(_plain(now)) if comparer is not None else {}
     elif now is None:
-        removed[key] = ways.whole(_plain(was)) if ways is not None else {}
-    elif ways is None:
+        removed[key] = comparer.collect_all(_plain(was)) if comparer is not None else {}
+    elif comparer is None:
         changed[key] = {}
     else:
-        more, less = ways.differ(was, now)
+        more, less = comparer.differ(was, now)
         if more:
             changed[key] = more
         if less:
@@ -223,13 +217,13 @@ def _add_difference(
 # Maps and lists
 
 
-def _map(ways: FieldComparer | None) -> FieldComparer:
-    def whole(data: Mapping[str, Any]) -> Fields:
+def _map(comparer: FieldComparer | None) -> FieldComparer:
+    def collect_all(data: Mapping[str, Any]) -> Fields:
         if not data:
             return LEAF
         out: Fields = {SELF: LEAF}
         for name in sorted(data):
-            out[f"f:{name}"] = LEAF if ways is None else ways.whole(data[name])
+            out[f"f:{name}"] = LEAF if comparer is None else comparer.collect_all(data[name])
         return out
 
     def differ(old: Any, new: Any) -> tuple[Fields, Fields]:
@@ -238,24 +232,24 @@ def _map(ways: FieldComparer | None) -> FieldComparer:
         for name in sorted(old.keys() | new.keys()):
             was, now = old.get(name), new.get(name)
             if was != now:
-                _add_difference(f"f:{name}", ways, was, now, changed, removed)
+                _add_difference(f"f:{name}", comparer, was, now, changed, removed)
         return changed, removed
 
-    return FieldComparer(whole, lambda data: _without_self(whole(data)), differ)
+    return FieldComparer(collect_all, lambda data: _without_self(collect_all(data)), differ)
 
 
 def _items(
-    typed: Callable[[Any], str], plain: Callable[[Any], str], ways: FieldComparer | None
+    typed: Callable[[Any], str], plain: Callable[[Any], str], comparer: FieldComparer | None
 ) -> FieldComparer:
-    """A list whose items have keys. One that comes twice cannot be taken apart: it is owned whole."""
+    """Compare lists whose items have keys. Duplicate keys are compared as one atomic value."""
 
-    def whole(data: Sequence[Any]) -> Fields:
+    def collect_all(data: Sequence[Any]) -> Fields:
         if not data:
             return LEAF
         out: Fields = {SELF: LEAF}
         for item in data:
             key = plain(item)
-            out[key] = LEAF if ways is None or key in out else ways.whole(item)
+            out[key] = LEAF if comparer is None or key in out else comparer.collect_all(item)
         return out
 
     def differ(old: Any, new: Any) -> tuple[Fields, Fields]:
@@ -270,14 +264,14 @@ def _items(
                 changed[key] = {}
                 continue
             one, other = was[0] if len(was) == 1 else None, now[0] if len(now) == 1 else None
-            _add_difference(key, ways, one, other, changed, removed)
+            _add_difference(key, comparer, one, other, changed, removed)
             if len(was) > 1:
                 removed[key] = {}
             elif len(now) > 1:
                 changed[key] = {}
         return changed, removed
 
-    return FieldComparer(whole, lambda data: _without_self(whole(data)), differ)
+    return FieldComparer(collect_all, lambda data: _without_self(collect_all(data)), differ)
 
 
 def _without_self(found: Fields) -> Fields:

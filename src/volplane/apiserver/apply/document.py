@@ -1,6 +1,6 @@
-"""Plain data seen through its type: which fields it has, and how an applied part goes into a whole.
+"""Plain data with its type: which fields it has, how an applied configuration is merged, what is pruned.
 
-Nothing here changes its arguments; what is not touched is shared between them and the result.
+Nothing here modifies its arguments; results share the unchanged parts.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ ABSENT: Any = object()
 
 
 class UntypableItem(ValueError):
-    """An item that nothing tells apart from others."""
+    """A list item without the keys that identify it."""
 
 
 def split_parts(of: ApplyType, value: Any) -> list[tuple[str, Any]] | None:
-    """The parts of a value with their keys; None when it is owned whole."""
+    """Return the parts of a value with their keys, or None for an atomic value."""
     if of.form in (FIELDS, MAP):
         return [(f"f:{k}", v) for k, v in value.items()] if isinstance(value, dict) else None
     if of.form == SET and isinstance(value, list | tuple):
@@ -45,32 +45,32 @@ def _item_key(of: ApplyType, value: Any) -> str:
 
 
 def index_parts(given: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], set[str]]:
-    """The parts by key, and the keys that came more than once."""
+    """Return the parts by key, and the keys that occur more than once."""
     found: dict[str, Any] = {}
-    twice: set[str] = set()
+    duplicates: set[str] = set()
     for key, value in given:
         if key in found:
-            twice.add(key)
+            duplicates.add(key)
         found[key] = value
-    return found, twice
+    return found, duplicates
 
 
 # Sets
 
 
 def collect(of: ApplyType, value: Any) -> Fields:
-    """The fields an applied value has: its leaves, its items, and the entries of its maps."""
+    """Return the fields of an applied value: its leaves, list items and map entries."""
     found = split_parts(of, value)
     if found is None:
         return {}
-    single, twice = index_parts(found)
+    single, duplicates = index_parts(found)
     out: Fields = {}
     for key in sorted(single):
         inner, part = of.inner(key), single[key]
-        below = {} if key in twice else collect(inner, part)
+        below = {} if key in duplicates else collect(inner, part)
         leaf = inner.form == LEAF or part is None or not isinstance(part, dict | list | tuple) or part == {}
         if leaf or not below:
-            if leaf or key in twice or of.form in (ITEMS, SET, MAP):
+            if leaf or key in duplicates or of.form in (ITEMS, SET, MAP):
                 out[key] = {}
         elif of.declares(key):
             out[key] = below
@@ -80,7 +80,7 @@ def collect(of: ApplyType, value: Any) -> Fields:
 
 
 def with_declared_members(of: ApplyType, given: Fields) -> Fields:
-    """The set with every field that has a name of its own as a member, not only what is below it."""
+    """Add every declared field on the way to a member as a member itself."""
     out: Fields = {}
     for key, below in given.items():
         if key == SELF or not below:
@@ -92,7 +92,7 @@ def with_declared_members(of: ApplyType, given: Fields) -> Fields:
 
 
 def differ(of: ApplyType, old: Any, new: Any) -> tuple[Fields, Fields]:
-    """What is added or changed, and what is gone, between two values of which both are there."""
+    """Return what was added or changed, and what was removed, between two values."""
     before, after = split_parts(of, old), split_parts(of, new)
     changed: Fields = {}
     removed: Fields = {}
@@ -121,12 +121,14 @@ def differ(of: ApplyType, old: Any, new: Any) -> tuple[Fields, Fields]:
 
 
 def collect_all(of: ApplyType, value: Any) -> Fields:
-    """Everything in a value that appears or vanishes, itself included."""
+    """Return all fields of a value that appears or disappears, including itself."""
     found = split_parts(of, value)
     if not found:
         return {}
-    single, twice = index_parts(found)
-    inner = {key: {} if key in twice else collect_all(of.inner(key), single[key]) for key in sorted(single)}
+    single, duplicates = index_parts(found)
+    inner = {
+        key: {} if key in duplicates else collect_all(of.inner(key), single[key]) for key in sorted(single)
+    }
     return {SELF: {}, **inner}
 
 
@@ -134,7 +136,7 @@ def collect_all(of: ApplyType, value: Any) -> Fields:
 
 
 def merge(of: ApplyType, live: Any, applied: Any) -> Any:
-    """The live value with the applied one put into it."""
+    """Merge the applied value into the live one."""
     if of.form in (FIELDS, MAP) and isinstance(live, dict) and isinstance(applied, dict):
         out = dict(live)
         for name, value in applied.items():
@@ -146,20 +148,20 @@ def merge(of: ApplyType, live: Any, applied: Any) -> Any:
 
 
 def _merge_items(of: ApplyType, live: Any, applied: list[Any]) -> list[Any]:
-    """Applied items stand in their own order; a live one keeps its place before what it stood before."""
-    held, given = split_parts(of, live) or [], split_parts(of, applied) or []
-    mine, twice = index_parts(held)
-    wanted = {key for key, _ in given}
-    shared = [key for key, _ in given if key in mine]
+    """Applied items keep their order; a live item stays before the item that followed it."""
+    live_items, given = split_parts(of, live) or [], split_parts(of, applied) or []
+    live_parts, duplicates = index_parts(live_items)
+    applied_keys = {key for key, _ in given}
+    shared = [key for key, _ in given if key in live_parts]
     done: set[str] = set()
     out: list[Any] = []
     at = 0
 
     def take_live(until: str) -> None:
         nonlocal at
-        while at < len(held):
-            key, value = held[at]
-            if key not in wanted:
+        while at < len(live_items):
+            key, value = live_items[at]
+            if key not in applied_keys:
                 out.append(value)
             elif key == until or (key not in done and shared and shared[0] == key):
                 return
@@ -167,9 +169,9 @@ def _merge_items(of: ApplyType, live: Any, applied: list[Any]) -> list[Any]:
 
     for key, value in given:
         take_live(key)
-        if at < len(held) and held[at][0] == key:
+        if at < len(live_items) and live_items[at][0] == key:
             at += 1
-        before = ABSENT if key in twice else mine.get(key, ABSENT)
+        before = ABSENT if key in duplicates else live_parts.get(key, ABSENT)
         out.append(merge(of.inner(key), before, value))
         done.add(key)
         if shared and shared[0] == key:
@@ -179,12 +181,12 @@ def _merge_items(of: ApplyType, live: Any, applied: list[Any]) -> list[Any]:
 
 
 def remove_fields(of: ApplyType, value: Any, gone: Fields) -> Any:
-    """The value without the members of a set; what has lost all that it held is gone as well (ABSENT)."""
-    held = split_parts(of, value)
-    if held is None:
+    """Remove the members of a set from a value. A container that becomes empty is removed, too (ABSENT)."""
+    value_parts = split_parts(of, value)
+    if value_parts is None:
         return ABSENT if isinstance(value, dict | list | tuple) else value
     left = []
-    for key, part in held:
+    for key, part in value_parts:
         below = gone.get(key)
         if below is None:
             left.append((key, part))
@@ -198,13 +200,13 @@ def remove_fields(of: ApplyType, value: Any, gone: Fields) -> Any:
 
 
 def remove_from_object(of: ApplyType, value: dict[str, Any], gone: Fields) -> dict[str, Any]:
-    """The same for a whole object, of which at least something empty is left."""
+    """Remove the members of a set from an object; an empty object remains if nothing else does."""
     left = remove_fields(of, value, gone)
     return {} if left is ABSENT else left
 
 
 def find_faults(of: ApplyType, value: Any, path: str = "") -> list[str]:
-    """Fields that do not exist, and items that cannot be told apart, with their paths."""
+    """Return the paths of undeclared fields and of list items without unique keys."""
     try:
         found = split_parts(of, value)
     except UntypableItem as error:

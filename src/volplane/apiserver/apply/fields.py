@@ -1,12 +1,11 @@
-"""Sets of fields in the form the wire has for them (FieldsV1), which is also the form they are worked on.
+"""Sets of fields in their wire form (FieldsV1), and operations on them.
 
-A set is a tree of dicts. A key says which part of a value is meant: `f:name` a field, `k:{"name":"x"}` an
-item of a list by its keys, `v:"x"` an item of a set. A part is a member of the set when nothing is below it,
-or when the dict below it has the key `.`:
+A set is a tree of dicts. A key names a part of a value: `f:name` a field, `k:{"name":"x"}` a list item by its
+keys, `v:"x"` an item of a set. A part is a member of the set if its dict is empty or contains the key `.`:
 
     {"f:spec": {"f:replicas": {}, "f:volumes": {'k:{"name":"a"}': {".": {}, "f:name": {}}}}}
 
-Sets are never changed once made, so they may share branches.
+Sets are never modified, so they may share branches.
 """
 
 from __future__ import annotations
@@ -25,15 +24,11 @@ _decode = msgspec.json.Decoder().decode
 
 
 class InvalidFieldSet(ValueError):
-    """Not a set of fields."""
-
-
-def field(name: str) -> str:
-    return f"f:{name}"
+    """Invalid FieldsV1."""
 
 
 def item_key(keys: dict[str, Any]) -> str:
-    """An item of a list that is known by some of its fields."""
+    """Return the key of a list item that is identified by some of its fields."""
     return f"k:{_encode(keys).decode()}"
 
 
@@ -46,7 +41,7 @@ def is_member(below: Fields) -> bool:
 
 
 def _make_branch(member: bool, inner: Fields) -> Fields | None:
-    """The branch below a part; None when there is no reason for one."""
+    """Return the branch below a part, or None if it is empty and not a member."""
     if not inner:
         return {} if member else None
     return {SELF: {}, **inner} if member else inner
@@ -57,7 +52,7 @@ def _inner(below: Fields) -> Fields:
 
 
 def union(one: Fields, other: Fields) -> Fields:
-    """What is in either of two sets."""
+    """Return the members of either set."""
     if not other or one == other:
         return one
     if not one:
@@ -76,7 +71,7 @@ def union(one: Fields, other: Fields) -> Fields:
 
 
 def difference(one: Fields, other: Fields) -> Fields:
-    """The members of `one` that are not members of `other`; what is below a member is judged by itself."""
+    """Return the members of `one` that are not members of `other`, at every level of the tree."""
     if not other:
         return one
     out: Fields = {}
@@ -104,7 +99,7 @@ def intersection(one: Fields, other: Fields) -> Fields:
 
 
 def is_subset(one: Fields, other: Fields) -> bool:
-    """Is every member of `one` a member of `other`?"""
+    """Return whether every member of `one` is a member of `other`."""
     for key, a in one.items():
         b = other.get(key)
         if b is None or (is_member(a) and not is_member(b)):
@@ -118,7 +113,7 @@ def is_subset(one: Fields, other: Fields) -> bool:
 
 
 def member_paths(of: Fields, above: str = "") -> Iterator[str]:
-    """The members as text (`.spec.ports[port=80]`): those of a level before those below it."""
+    """Yield the members as text (`.spec.ports[port=80]`), each level before the levels below."""
     for key, below in of.items():
         if key != SELF and is_member(below):
             yield above + format_step(key)
@@ -128,7 +123,7 @@ def member_paths(of: Fields, above: str = "") -> Iterator[str]:
 
 
 def format_step(key: str) -> str:
-    """One key as text."""
+    """Format one key."""
     kind, rest = key[:2], key[2:]
     if kind == "f:":
         return f".{rest}"
@@ -146,14 +141,14 @@ def _format_value(of: Any) -> str:
 
 
 def read(data: bytes | msgspec.Raw) -> Fields:
-    """A set from our own hand."""
+    """Decode a set that this server wrote."""
     return _decode_cached(bytes(data))
 
 
-@lru_cache(maxsize=256)  # objects that are written alike have the same sets
+@lru_cache(maxsize=256)  # objects of one writer have the same sets
 def _decode_cached(data: bytes) -> Fields:
-    made: Fields = _decode(data)
-    return made
+    result: Fields = _decode(data)
+    return result
 
 
 def write(of: Fields) -> msgspec.Raw:
@@ -161,10 +156,10 @@ def write(of: Fields) -> msgspec.Raw:
 
 
 def read_foreign(data: bytes | msgspec.Raw) -> Fields:
-    """A set from somebody else's hand, in our spelling and order. Raises Unreadable."""
+    """Decode a set that a client sent, in canonical spelling and order. Raise InvalidFieldSet."""
     try:
-        made = _decode(data) if bytes(data) else {}
-        return _canonicalize(made)
+        result = _decode(data) if bytes(data) else {}
+        return _canonicalize(result)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidFieldSet(str(error)) from error
 
@@ -196,4 +191,4 @@ def _key(text: str) -> str:
             return value_key(_decode(rest))
         case "i:":
             return f"i:{int(rest)}" if rest.isdecimal() and len(rest) < 19 else ""
-    return ""  # of a later time: dropped
+    return ""  # unknown to this version: dropped

@@ -1,8 +1,8 @@
-"""From `kubectl apply` to `kubectl apply --server-side` without conflicts with oneself.
+"""Migration from `kubectl apply` to `kubectl apply --server-side` without conflicts.
 
-Client-side apply leaves what it applied in an annotation. Fields that are there with the value they still
-have were kubectl's own, so kubectl may change them without being asked to insist; and where the annotation
-exists it is kept up to date, so that the way back works too. Only for the manager `kubectl`.
+Client-side apply stores the applied configuration in an annotation. kubectl owned the fields in it that still
+have the same value, so it may change them without --force-conflicts. If the annotation exists it is updated,
+so that users can switch back. This applies to the manager `kubectl` only.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ def annotation_of(data: Map) -> str:
 
 
 def fields_still_applied(of: ApplyType, version: str, live: Map) -> Fields:
-    """The fields that client-side apply set and nobody has changed since."""
+    """Return the fields that client-side apply set and that have not changed since."""
     try:
         last = msgspec.json.decode(annotation_of(live) or b"null")
     except msgspec.DecodeError:
         return {}
     if not isinstance(last, dict) or last.get("apiVersion") != version:
         return {}
-    mine = {k: v for k, v in last.items() if k not in ("apiVersion", "kind")}
+    applied = {k: v for k, v in last.items() if k not in ("apiVersion", "kind")}
     try:
-        changed, removed = document.differ(of, mine, live)
-        owned = document.collect(of, mine)
+        changed, removed = document.differ(of, applied, live)
+        owned = document.collect(of, applied)
     except document.UntypableItem:
         return {}
     return fields.difference(owned, fields.union(changed, removed))
 
 
 def update_annotation(result: Map, config: Map) -> Map:
-    """The object with its annotation saying what was applied now; as it is where there is none."""
+    """Update the annotation with the configuration applied now, if the object has one."""
     if not annotation_of(result):
         return result
     metadata = dict(config.get("metadata") or {})

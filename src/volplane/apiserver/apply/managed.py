@@ -1,12 +1,12 @@
-"""Who owns which fields: `metadata.managedFields`, and how a write moves fields between its entries.
+"""The entries of `metadata.managedFields`, and how a write moves fields between them.
 
-An entry belongs to a manager, by what it did (Apply, or Update for every other write), in which version, on
-which subresource. Fields that a write adds or changes leave every other entry and go to the writer's; fields
-it removes leave all entries. A write that changes nothing leaves everything as it is, times included.
+An entry is identified by manager, operation (Apply, or Update for every other write), version and
+subresource. Fields that a write adds or changes move from all other entries to the writer's; removed fields
+leave all entries. A write that changes nothing keeps all entries, including their times.
 
-The subtle thing: an object without entries is not tracked, and an update does not begin it. Tracking begins
-when an object is created over the wire, or with the first apply, for which all that was there until then
-belongs to `before-first-apply`.
+An object without entries is not tracked, and an update does not start tracking. Tracking starts when an
+object is created over HTTP, or with the first apply: all fields present before that belong to
+`before-first-apply`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from volplane.apiserver.apply.fields import Fields, InvalidFieldSet
 from volplane.base import clock
 
 APPLY, UPDATE = "Apply", "Update"
-LIMIT = 10  # entries of updates; the oldest are put together
+LIMIT = 10  # Update entries; the oldest are combined
 BEFORE_FIRST_APPLY = "before-first-apply"
 ANCIENT = "ancient-changes"
 UNKNOWN = "unknown"
@@ -33,7 +33,7 @@ Entries = tuple[ManagedFieldsEntry, ...]
 
 
 class FieldOwner(Struct, frozen=True, rename={"version": "apiVersion"}, omit_defaults=True):
-    """What tells entries apart. Appliers are the same in all versions."""
+    """The identity of an entry. Apply entries do not depend on the version."""
 
     manager: str
     operation: str
@@ -42,11 +42,11 @@ class FieldOwner(Struct, frozen=True, rename={"version": "apiVersion"}, omit_def
 
     @property
     def sort_key(self) -> bytes:
-        """Owners are told in the order of their JSON."""
+        """Conflicts list owners in the order of their JSON."""
         return msgspec.json.encode(self)
 
     def describe(self) -> str:
-        """As conflicts name it."""
+        """Describe the owner as conflict messages do."""
         text = f'"{self.manager}"'
         if self.subresource:
             text += f' with subresource "{self.subresource}"'
@@ -54,7 +54,7 @@ class FieldOwner(Struct, frozen=True, rename={"version": "apiVersion"}, omit_def
 
 
 class OwnedFields(Struct, frozen=True):
-    """What an owner has. Read when somebody needs to know: most entries are of no concern to a write."""
+    """The fields of an owner, decoded on demand: most entries are not touched by a write."""
 
     version: str
     time: str | None
@@ -65,7 +65,7 @@ class OwnedFields(Struct, frozen=True):
         return fields.read(self.raw) if self.known is None else self.known
 
     def may_touch(self, parts: Iterable[str]) -> bool:
-        """Does it have anything below one of these top-level keys? May say yes too often."""
+        """Return False only if it has nothing below these top-level keys; True may be a false positive."""
         if self.known is not None:
             return any(part in self.known for part in parts)
         data = bytes(self.raw)
@@ -91,7 +91,7 @@ def applier(manager: str, subresource: str = "") -> FieldOwner:
 
 
 def read(entries: Sequence[ManagedFieldsEntry]) -> Managed:
-    """The entries of a stored object, which are ours."""
+    """Read the entries of a stored object."""
     return {_owner(e): OwnedFields(e.api_version, e.time, e.fields_v1) for e in entries}
 
 
@@ -101,26 +101,26 @@ def _owner(entry: ManagedFieldsEntry) -> FieldOwner:
 
 
 def read_foreign(entries: Sequence[ManagedFieldsEntry]) -> Entries:
-    """The entries that a client sent, in our spelling and one for each owner. Raises Unreadable."""
-    made: dict[FieldOwner, ManagedFieldsEntry] = {}
+    """Canonicalize the entries that a client sent, one per owner. Raise InvalidFieldSet."""
+    result: dict[FieldOwner, ManagedFieldsEntry] = {}
     for entry in entries:
         if entry.operation not in (APPLY, UPDATE) or not entry.api_version or entry.fields_type != "FieldsV1":
             raise InvalidFieldSet("an entry needs an operation, an apiVersion and the type of its fields")
         owned = fields.read_foreign(entry.fields_v1)
-        made[_owner(entry)] = structs.replace(entry, fields_v1=fields.write(owned))
-    return tuple(sorted(made.values(), key=_order))
+        result[_owner(entry)] = structs.replace(entry, fields_v1=fields.write(owned))
+    return tuple(sorted(result.values(), key=_order))
 
 
 def is_reset(entries: Sequence[ManagedFieldsEntry]) -> bool:
-    """One empty entry is how a client asks to forget all owners."""
+    """Return whether a client asks to remove all owners, which it does with one empty entry."""
     return len(entries) == 1 and entries[0] == ManagedFieldsEntry()
 
 
 def write(managed: Managed, live: Entries = ()) -> Entries:
-    """The entries in their order; those that are as they were before are the same objects as before."""
+    """Return the entries in order; unchanged entries are the same objects as before."""
     same = {_owner(e): e for e in live}
-    made = [_entry(owner, held, same.get(owner)) for owner, held in managed.items()]
-    return tuple(sorted(made, key=_order))
+    result = [_entry(owner, held, same.get(owner)) for owner, held in managed.items()]
+    return tuple(sorted(result, key=_order))
 
 
 def _entry(owner: FieldOwner, held: OwnedFields, before: ManagedFieldsEntry | None) -> ManagedFieldsEntry:
@@ -148,7 +148,7 @@ def _order(entry: ManagedFieldsEntry) -> tuple[str, str, str, str, str]:
 
 
 def first_entries(owner: FieldOwner, now: datetime, owned: Fields) -> Entries:
-    """The first entry of an object."""
+    """Return the first entry of a new object."""
     return (_new(owner, now, fields.write(owned)),) if owned else ()
 
 
@@ -167,19 +167,19 @@ def _new(owner: FieldOwner, now: datetime, raw: Raw) -> ManagedFieldsEntry:
 def update_entries(
     live: Entries, owner: FieldOwner, now: datetime, changed: Fields, removed: Fields
 ) -> Entries:
-    """The entries after a write that changed and removed these fields."""
+    """Return the entries after a write that changed and removed these fields."""
     if not changed and not removed:
         return live
     gone = fields.union(changed, removed)
     parts = [f'"{part}"'.encode() for part in gone]
     out: list[ManagedFieldsEntry] = []
-    mine: ManagedFieldsEntry | None = None
+    writer_entry: ManagedFieldsEntry | None = None
     for entry in live:
         if _is_owned_by(entry, owner):
-            mine = entry
+            writer_entry = entry
         elif (left := _remove_fields(entry, gone, parts)) is not None:
             out.append(left)
-    own = _writer_entry(mine, owner, now, changed, removed)
+    own = _writer_entry(writer_entry, owner, now, changed, removed)
     if own is not None:
         out.append(own)
     return tuple(sorted(_cap_updates(out), key=_order))
@@ -195,7 +195,7 @@ def _is_owned_by(entry: ManagedFieldsEntry, owner: FieldOwner) -> bool:
 
 
 def _remove_fields(entry: ManagedFieldsEntry, gone: Fields, parts: list[bytes]) -> ManagedFieldsEntry | None:
-    """An entry without these fields; most have nothing to do with them, which is seen without reading."""
+    """Remove these fields from an entry. Most entries have none, which is checked without decoding."""
     data = bytes(entry.fields_v1)
     if not any(part in data for part in parts):
         return entry
@@ -207,21 +207,25 @@ def _remove_fields(entry: ManagedFieldsEntry, gone: Fields, parts: list[bytes]) 
 
 
 def _writer_entry(
-    mine: ManagedFieldsEntry | None, owner: FieldOwner, now: datetime, changed: Fields, removed: Fields
+    writer_entry: ManagedFieldsEntry | None,
+    owner: FieldOwner,
+    now: datetime,
+    changed: Fields,
+    removed: Fields,
 ) -> ManagedFieldsEntry | None:
-    """The writer's entry: what it had and still is there, and what it has changed."""
-    if mine is None:
+    """Return the writer's entry: its remaining fields and the changed ones."""
+    if writer_entry is None:
         return _new(owner, now, fields.write(changed)) if changed else None
-    was = fields.read(mine.fields_v1)
-    time = clock.stamp(now) if changed else mine.time
-    if not removed and fields.is_subset(changed, was):  # who writes the same fields again, as most do
-        return structs.replace(mine, time=time)
+    was = fields.read(writer_entry.fields_v1)
+    time = clock.stamp(now) if changed else writer_entry.time
+    if not removed and fields.is_subset(changed, was):  # the common case: the same fields are written again
+        return structs.replace(writer_entry, time=time)
     owned = fields.union(fields.difference(was, removed), changed)
-    return structs.replace(mine, fields_v1=fields.write(owned), time=time) if owned else None
+    return structs.replace(writer_entry, fields_v1=fields.write(owned), time=time) if owned else None
 
 
 def remove_from_owners(managed: Managed, gone: Fields) -> Managed:
-    """The owners without these fields; who has none left is no owner any more."""
+    """Remove these fields from all owners; an owner without fields is dropped."""
     out: Managed = {}
     for owner, held in managed.items():
         if not held.may_touch(gone):
@@ -235,7 +239,7 @@ def remove_from_owners(managed: Managed, gone: Fields) -> Managed:
 
 
 def _cap_updates(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry]:
-    """At most so many entries of updates: the oldest of a version become one."""
+    """Limit the number of Update entries: combine the oldest ones of each version."""
     if len(entries) <= LIMIT:
         return entries
     updates = sorted(

@@ -1,9 +1,8 @@
-"""Server-side apply: an applied configuration goes into the live object, and its fields to who applied it.
+"""Server-side apply: merge an applied configuration into the live object and update the owners.
 
-What the configuration has is set; what the same manager applied before and now leaves out is removed, unless
-somebody else owns it too. A value that is changed under another owner is a conflict: refused, or taken from
-them when the manager insists. The subtle thing is that setting a field to the value it has makes another
-owner of it and no conflict.
+Fields in the configuration are set. Fields that the same manager applied before and now omits are removed,
+unless another manager owns them. Changing a field of another owner is a conflict: refused, or with `force`
+the field is taken over. Setting a field to its current value adds an owner and is no conflict.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from volplane.apiserver.apply.types import ApplyType
 from volplane.base import clock
 
 Map = dict[str, Any]
-ToTyped = Callable[[Map], Any]  # plain data as an object of the kind
+ToTyped = Callable[[Map], Any]  # converts plain data to an object of the kind
 
 
 class ApplyRequest(Struct, frozen=True):
@@ -43,7 +42,7 @@ class ApplyResult(Struct):
 
 
 class ApplyConflict(Exception):
-    """Fields that others own and the configuration would change."""
+    """The configuration would change fields that others own."""
 
     def __init__(self, found: Mapping[FieldOwner, Fields]) -> None:
         super().__init__("apply conflict")
@@ -59,79 +58,79 @@ class ApplyConflict(Exception):
             (owner.describe(), path) for owner in owners for path in fields.member_paths(self.found[owner])
         ]
         causes = [
-            {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}
-            for who, path in conflicts
+            {"reason": "FieldManagerConflict", "message": f"conflict with {owner_text}", "field": path}
+            for owner_text, path in conflicts
         ]
         if len(conflicts) == 1:
-            who, path = conflicts[0]
-            told = f"Apply failed with 1 conflict: conflict with {who}: {path}"
+            owner_text, path = conflicts[0]
+            message = f"Apply failed with 1 conflict: conflict with {owner_text}: {path}"
         else:
-            told = f"Apply failed with {len(conflicts)} conflicts: {_format_conflicts(conflicts)}"
-        return Conflict(told, details={"causes": causes})
+            message = f"Apply failed with {len(conflicts)} conflicts: {_format_conflicts(conflicts)}"
+        return Conflict(message, details={"causes": causes})
 
 
 def _format_conflicts(conflicts: list[tuple[str, str]]) -> str:
     lines = []
-    for at, (who, path) in enumerate(conflicts):
-        if at == 0 or conflicts[at - 1][0] != who:
-            lines.append(f"conflicts with {who}:")
+    for at, (owner_text, path) in enumerate(conflicts):
+        if at == 0 or conflicts[at - 1][0] != owner_text:
+            lines.append(f"conflicts with {owner_text}:")
         lines.append(f"- {path}")
     return "\n".join(lines)
 
 
 def apply(
-    kind: Ownership, typed: ToTyped, live: Map, live_obj: Any, held: Managed, asked: ApplyRequest
+    kind: Ownership, typed: ToTyped, live: Map, live_obj: Any, managed_fields: Managed, request: ApplyRequest
 ) -> ApplyResult:
-    """Raises Clash. `live` and `live_obj` are the same object, plain and typed, without managedFields."""
-    below = asked.owner.subresource
-    given = kind.filter_ownable(document.collect(kind.type, asked.config), below)
+    """Raise ApplyConflict. `live` and `live_obj` are one object, plain and typed, without managedFields."""
+    below = request.owner.subresource
+    given = kind.filter_ownable(document.collect(kind.type, request.config), below)
     owned = without_identity(given)
-    merged = document.merge(kind.type, live, asked.config)
-    others = {o: h for o, h in held.items() if o != asked.owner and h.version == asked.version}
-    last = held.get(asked.owner)
+    merged = document.merge(kind.type, live, request.config)
+    others = {o: h for o, h in managed_fields.items() if o != request.owner and h.version == request.version}
+    last = managed_fields.get(request.owner)
     if last is not None:
         merged = prune_removed(kind.type, merged, last.fields(), given, others)
     obj = typed(merged)
     changed, removed = (kind.filter_ownable(found, below) for found in kind.differ(live_obj, obj))
-    # A field that is applied as zero has not gone, even if a Struct cannot tell the two apart.
+    # A field applied with its zero value is not removed, although a Struct cannot show the difference.
     zeroed = fields.intersection(removed, owned)
     changed, removed = fields.union(changed, zeroed), fields.difference(removed, zeroed)
     clashes = _find_conflicts(others, changed)
-    if clashes and not asked.force:
+    if clashes and not request.force:
         raise ApplyConflict(clashes)
     out = managed.remove_from_owners(others, fields.union(changed, removed))
     if owned:
-        time = clock.stamp(asked.now) if obj != live_obj else last.time if last else None
-        out[asked.owner] = managed.owned_fields(asked.version, time, owned)
+        time = clock.stamp(request.now) if obj != live_obj else last.time if last else None
+        out[request.owner] = managed.owned_fields(request.version, time, owned)
     return ApplyResult(merged, obj, out)
 
 
 def _find_conflicts(others: Managed, changed: Fields) -> dict[FieldOwner, Fields]:
     found = {
-        owner: fields.intersection(held.fields(), changed)
-        for owner, held in others.items()
-        if held.may_touch(changed)
+        owner: fields.intersection(managed_fields.fields(), changed)
+        for owner, managed_fields in others.items()
+        if managed_fields.may_touch(changed)
     }
     return {owner: both for owner, both in found.items() if both}
 
 
 def prune_removed(of: ApplyType, merged: Map, last: Fields, given: Fields, others: Managed) -> Map:
-    """The merged object without what this manager has stopped to apply and nobody else owns."""
+    """Remove the fields that this manager no longer applies and no other manager owns."""
     last = document.with_declared_members(of, last)
     if fields.is_subset(last, document.with_declared_members(of, given)):
         return merged
     kept = given
-    for held in others.values():
-        kept = fields.union(kept, held.fields())
+    for managed_fields in others.values():
+        kept = fields.union(kept, managed_fields.fields())
     everything = document.with_declared_members(of, document.collect(of, merged))
     left = document.with_declared_members(
         of, document.collect(of, document.remove_from_object(of, merged, last))
     )
-    # What is below something that went comes back when it has an owner, and so does what holds it.
+    # Owned fields below a removed one come back, together with their parents.
     back = fields.union(left, document.with_declared_members(of, kept))
     smaller = document.remove_from_object(of, merged, fields.difference(everything, back))
     remains = document.with_declared_members(of, document.collect(of, smaller))
-    # Only what was applied before may go; what nobody owned stays.
+    # Only fields that were applied before are removed; fields without owner stay.
     return document.remove_from_object(
         of, merged, fields.intersection(fields.difference(everything, remains), last)
     )

@@ -1,15 +1,17 @@
-"""One kind's side of field ownership: its type, how two of its objects differ, and what a writer may own.
+"""Field ownership of one kind: its type, how two objects differ, and which fields an endpoint's writers own.
 
-Built-in objects are compared as Structs, custom ones as plain data. What an endpoint does not write its
-writers do not own: status on the main endpoint, all but status (and metadata) on /status.
+Built-in objects are compared as Structs, custom resources as plain data. Writers own only what their endpoint
+writes: everything but status on the main endpoint, only status (and metadata) on /status.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from volplane.api.kinds import Kind
+from volplane.api.meta import Resource
 from volplane.apiserver.apply import compare, document, types
 from volplane.apiserver.apply.fields import SELF, Fields
 from volplane.apiserver.apply.types import ApplyType
@@ -19,32 +21,26 @@ _TYPE_META = frozenset({"f:apiVersion", "f:kind"})
 _PARTS = {"ephemeralcontainers": frozenset({"f:spec"}), "finalize": frozenset({"f:spec"})}
 
 
-class Ownership(Protocol):
-    type: ApplyType
-
-    def empty(self) -> Any:
-        """What an object is before it is created."""
-        ...
-
-    def fields_of_new(self, obj: Any) -> Fields:
-        """What a new object has."""
-        ...
-
-    def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
-        """Changed or added, and removed."""
-        ...
-
-    def filter_ownable(self, given: Fields, subresource: str = "") -> Fields:
-        """Of these fields those that a writer of this endpoint owns."""
-        ...
-
-
-class _EndpointFields:
-    def __init__(self, *, status: bool, status_metadata: bool) -> None:
+class Ownership(ABC):
+    def __init__(self, type: ApplyType, *, status: bool, status_metadata: bool) -> None:
+        self.type = type
         self._status = status
         self._status_parts = frozenset({_STATUS, _METADATA} if status_metadata else {_STATUS})
 
+    @abstractmethod
+    def empty(self) -> Any:
+        """Return the object that a new one is compared with."""
+
+    @abstractmethod
+    def fields_of_new(self, obj: Any) -> Fields:
+        """Return the fields of a new object."""
+
+    @abstractmethod
+    def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
+        """Return the fields that were changed or added, and those that were removed."""
+
     def filter_ownable(self, given: Fields, subresource: str = "") -> Fields:
+        """Return the fields that a writer of this endpoint can own."""
         if subresource == "status":
             parts = self._status_parts
         elif subresource in _PARTS:
@@ -56,32 +52,26 @@ class _EndpointFields:
         return {key: below for key, below in given.items() if key in parts}
 
 
-class StructOwnership(_EndpointFields):
+class StructOwnership(Ownership):
     """Built-in kinds."""
 
-    def __init__(self, kind: Kind, *, status: bool, status_metadata: bool) -> None:
-        super().__init__(status=status, status_metadata=status_metadata)
-        assert kind.type is not None
-        self._of = kind.type
-        self.type = types.of_struct(kind.type)
-        self._ways = compare.comparer_of(kind.type)
+    def __init__(self, of: type[Resource], *, status: bool, status_metadata: bool) -> None:
+        super().__init__(types.of_struct(of), status=status, status_metadata=status_metadata)
+        self._of = of
+        self._comparer = compare.comparer_of(of)
 
     def empty(self) -> Any:
         return self._of()
 
     def fields_of_new(self, obj: Any) -> Fields:
-        return compare.fields_of_new_object(self._ways, obj)
+        return compare.fields_of_new_object(self._comparer, obj)
 
     def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
-        return self._ways.differ(old, new)
+        return self._comparer.differ(old, new)
 
 
-class PlainOwnership(_EndpointFields):
-    """Custom resources, with their schema if they have one."""
-
-    def __init__(self, schema: Mapping[str, Any] | None, *, status: bool, status_metadata: bool) -> None:
-        super().__init__(status=status, status_metadata=status_metadata)
-        self.type = types.of_custom(schema)
+class PlainOwnership(Ownership):
+    """Custom resources, with the schema of their version."""
 
     def empty(self) -> Any:
         return {}
@@ -95,7 +85,7 @@ class PlainOwnership(_EndpointFields):
 
 
 def without_identity(given: Fields) -> Fields:
-    """The set without what nobody owns: the type, and who the object is."""
+    """Remove fields without owners: apiVersion, kind, and the identity of the object."""
     out = {key: below for key, below in given.items() if key not in _TYPE_META}
     if _METADATA in out:
         owned = {
@@ -111,7 +101,7 @@ def without_identity(given: Fields) -> Fields:
 def ownership_of(
     kind: Kind, *, status: bool, status_metadata: bool, schema: Mapping[str, Any] | None = None
 ) -> Ownership:
-    """`schema`: the structural schema of a custom kind's version."""
+    """`schema`: the structural schema of the version of a custom kind."""
     if kind.type is not None:
-        return StructOwnership(kind, status=status, status_metadata=status_metadata)
-    return PlainOwnership(schema, status=status, status_metadata=status_metadata)
+        return StructOwnership(kind.type, status=status, status_metadata=status_metadata)
+    return PlainOwnership(types.of_custom(schema), status=status, status_metadata=status_metadata)

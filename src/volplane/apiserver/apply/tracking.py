@@ -1,8 +1,8 @@
-"""Ownership of fields in the verbs' terms: who owns what after a create, an update, a patch.
+"""Compute the managedFields of an object after a create, update or patch.
 
-Objects that are made in process belong to nobody (`Call.manager` is empty): our own controllers do not
-compete for fields, and most of what they make is theirs alone. An object that somebody made over the wire, or
-applied to, is tracked from then on whoever writes it.
+Objects created in process have no owners (`ApiCall.manager` is empty), because the built-in controllers do
+not compete for fields. An object that was created over HTTP or applied is tracked from then on, for every
+writer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from volplane.apiserver.strategy import ApiCall
 
 
 class TrackedResource(Protocol):
-    """What this needs of an entry of the registry."""
+    """The part of a served resource that tracking needs."""
 
     kind: Kind
     access: ObjectAccess[Any]
@@ -31,7 +31,7 @@ class TrackedResource(Protocol):
 
 
 def initial_owners(entry: TrackedResource, call: ApiCall, obj: Any) -> Entries:
-    """The owners of a new object."""
+    """Return the owners of a new object."""
     if not call.manager:
         return ()
     owned = entry.ownership.filter_ownable(entry.ownership.fields_of_new(obj))
@@ -39,7 +39,7 @@ def initial_owners(entry: TrackedResource, call: ApiCall, obj: Any) -> Entries:
 
 
 def updated_owners(entry: TrackedResource, call: ApiCall, old: Any, new: Any, sent: Entries) -> Entries:
-    """The owners after a write; `sent`: what the writer's object says about them."""
+    """Return the owners after a write; `sent`: the managedFields that the writer sent."""
     live = entry.access.metadata(old).managed_fields
     if not live and not sent:
         return live
@@ -55,7 +55,7 @@ def updated_owners(entry: TrackedResource, call: ApiCall, old: Any, new: Any, se
 
 
 def _owners_before(call: ApiCall, live: Entries, sent: Entries) -> Entries:
-    """The owners before a write. A client may rewrite them; who sends none, or nonsense, leaves them."""
+    """Return the owners before a write. A client may replace them; missing or invalid ones are ignored."""
     if sent and sent != live and not call.subresource:
         try:
             return managed.read_foreign(sent)
@@ -65,17 +65,17 @@ def _owners_before(call: ApiCall, live: Entries, sent: Entries) -> Entries:
 
 
 def unchanged_owners(entry: TrackedResource, call: ApiCall, old: Any, new: Any, sent: Entries) -> Entries:
-    """A write of the server's own has no owner."""
+    """Keep the owners: for the server's own writes."""
     return entry.access.metadata(old).managed_fields
 
 
 def given_owners(entry: TrackedResource, call: ApiCall, old: Any, new: Any, sent: Entries) -> Entries:
-    """An apply has worked them out already."""
+    """Use the owners that an apply has computed."""
     return sent
 
 
 def drop_time_only_change(entry: TrackedResource, old: Any, new: Any) -> Any:
-    """The object to store: the old one if all that changed is when somebody owned something."""
+    """Return the old object if only times in managedFields differ, so that nothing is written."""
     was, now = entry.access.metadata(old), entry.access.metadata(new)
     before, after = was.managed_fields, now.managed_fields
     if before is after or len(before) != len(after) or before == after:

@@ -1,9 +1,9 @@
-"""What apply knows of a value's type: which parts of it are owned one by one, and how items are told apart.
+"""The types that apply works with: which parts of a value have owners of their own, and what identifies
+items.
 
-Built from the Structs of built-in kinds, or from the schema of a custom resource. A value is a leaf (owned
-whole: scalars, and lists and maps that are said to be atomic), an object with named fields, a map, a list
-whose items are known by keys, or a set of scalars. Without any schema maps are taken apart and lists are
-not.
+They are built from the Structs of built-in kinds or from the schema of a custom resource. A value is a leaf
+(scalars, atomic lists and maps), an object with named fields, a map, a list whose items have keys, or a set
+of scalars. Without a schema, maps are merged and lists are atomic.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ def _atomic() -> ApplyType:
 
 
 class ApplyType(Struct):
-    """The inner types are asked for by functions: schemas contain themselves."""
+    """The type of a value. Inner types come from functions, because schemas may be recursive."""
 
     form: str
     field: Callable[[str], ApplyType | None] = lambda name: None  # FIELDS: a named field
-    item: Callable[[], ApplyType] = _atomic  # MAP, ITEMS: what is inside
-    keys: Mapping[str, Any] = {}  # ITEMS: the fields that tell items apart, with their defaults (None: none)
-    open: bool = False  # FIELDS: may have others; they are taken as they come
+    item: Callable[[], ApplyType] = _atomic  # MAP, ITEMS: the type of the values
+    keys: Mapping[str, Any] = {}  # ITEMS: the fields that identify an item, with their defaults (None: none)
+    open: bool = False  # FIELDS: undeclared fields are allowed
 
     def inner(self, key: str) -> ApplyType:
-        """The type of the part that a key of a field set names."""
+        """Return the type of the part that a key of a field set names."""
         if self.form == FIELDS:
             return self.field(key[2:]) or (FREE if self.open else ATOMIC)
         return self.item() if self.form in (MAP, ITEMS) else ATOMIC
 
     def declares(self, key: str) -> bool:
-        """Is this a field of its own name, and not an entry or an item?"""
+        """Return whether the key names a declared field, not a map entry or list item."""
         return self.form == FIELDS and self.field(key[2:]) is not None
 
 
@@ -52,10 +52,10 @@ def _free() -> ApplyType:
     return FREE
 
 
-FREE = ApplyType(MAP, item=_free)  # nothing is known; only meant where the value is a map
+FREE = ApplyType(MAP, item=_free)  # without schema; applies only if the value is a map
 
-# What the published schema says against the rule: maps that are replaced whole, and an object that is
-# merged although its type is atomic elsewhere.
+# Exceptions in the published schema: atomic maps, and an object that is merged although its type is atomic
+# elsewhere.
 ATOMIC_MAPS = frozenset(
     {
         ("PodSpec", "nodeSelector"),
@@ -69,7 +69,7 @@ _KEY_DEFAULTS = {"protocol": "TCP"}
 
 
 def is_leaf(owner: str, info: Field) -> bool:
-    """Is this field owned whole?"""
+    """Return whether the field is atomic."""
     match info.shape:
         case "list":
             return info.list_type == "atomic"
@@ -81,12 +81,12 @@ def is_leaf(owner: str, info: Field) -> bool:
 
 
 def is_atomic(of: type[Object] | None) -> bool:
-    """Are objects of this type owned whole?"""
+    """Return whether objects of this type are atomic."""
     return bool(getattr(of, "atomic", False))
 
 
 def key_default(info: Field) -> Any:
-    """What a key counts as where an item does not have it; None: the item is known without it."""
+    """Return the value of a key that an item omits; None: the key is left out of the item's identity."""
     if info.name in _KEY_DEFAULTS:
         return _KEY_DEFAULTS[info.name]
     if info.shape == "string":
@@ -126,15 +126,15 @@ def _of_field(owner: str, info: Field) -> ApplyType:
     )
 
 
-def _constant(made: ApplyType) -> Callable[[], ApplyType]:
-    return lambda: made
+def _constant(type: ApplyType) -> Callable[[], ApplyType]:
+    return lambda: type
 
 
 # Custom resources
 
 
 def of_openapi(given: Mapping[str, Any]) -> ApplyType:
-    """From the structural schema of a custom resource's version."""
+    """Build the type from the structural schema of a custom resource's version."""
     kind = given.get("type")
     if given.get("x-kubernetes-int-or-string"):
         return ATOMIC
@@ -177,7 +177,7 @@ def _of_array(given: Mapping[str, Any]) -> ApplyType:
 
 
 def of_custom(given: Mapping[str, Any] | None) -> ApplyType:
-    """A whole custom resource: its own schema (or none) below the metadata that all objects have."""
+    """Build the type of a custom resource: its schema (or none) and the metadata that all objects have."""
     inner = FREE if given is None else of_openapi(given)
 
     def look(name: str) -> ApplyType | None:

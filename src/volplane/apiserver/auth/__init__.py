@@ -1,1 +1,1 @@
-"""Who asks, and may they: credentials in, a User out; a User and what is asked in, yes or no out."""
+"""Authentication (credentials to a user), authorization (may this user do it) and admission plugins."""

@@ -1,63 +1,65 @@
-"""Admission by who asks: judges that may refuse a write, whatever its kind says about it.
+"""Admission plugins: they may refuse any write, in addition to the admission of its kind.
 
-The verbs call judges after the kind's own admission and before validation, and validators after validation
-with the object as it will be stored. Both raise an error of `api.errors` or say nothing.
+The verbs call `create`, `update` and `delete` after the kind's own admission and before validation, and
+`validate_create` and `validate_update` after validation. A plugin raises an error of `api.errors` to refuse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from volplane.apiserver.strategy import ApiCall
 
 
-class AdmissionPlugin(Protocol):
-    async def create(self, call: ApiCall, obj: Any) -> None: ...
+class AdmissionPlugin:
+    """By default everything is allowed."""
+
+    async def create(self, call: ApiCall, obj: Any) -> None:
+        return None
 
     async def update(self, call: ApiCall, old: Any, new: Any) -> None:
-        """Also for /status and other parts: `call.subresource` tells."""
+        """Also called for subresources such as /status: see `call.subresource`."""
 
-    async def delete(self, call: ApiCall, obj: Any) -> None: ...
+    async def delete(self, call: ApiCall, obj: Any) -> None:
+        return None
 
     async def post(self, call: ApiCall, obj: Any) -> None:
-        """An object posted below another: a token request, an eviction, a binding."""
+        """Called for objects posted to a subresource: TokenRequest, Eviction, Binding."""
 
-
-class ValidatingPlugin(Protocol):
-    async def validate_create(self, call: ApiCall, obj: Any) -> None: ...
+    async def validate_create(self, call: ApiCall, obj: Any) -> None:
+        """Called after validation, with the object as it will be stored."""
 
     async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
-        """Also for /status and other parts: `call.subresource` tells."""
+        """Called after validation, with the object as it will be stored."""
 
 
 class AdmissionChain:
-    def __init__(
-        self, judges: Sequence[AdmissionPlugin] = (), validators: Sequence[ValidatingPlugin] = ()
-    ) -> None:
-        self.judges = judges
-        self.validators = validators
+    """Calls all plugins in order."""
+
+    def __init__(self) -> None:
+        self.plugins: Sequence[AdmissionPlugin] = ()
 
     async def create(self, call: ApiCall, obj: Any) -> None:
-        for judge in self.judges:
-            await judge.create(call, obj)
+        for plugin in self.plugins:
+            await plugin.create(call, obj)
 
     async def update(self, call: ApiCall, old: Any, new: Any) -> None:
-        for judge in self.judges:
-            await judge.update(call, old, new)
+        for plugin in self.plugins:
+            await plugin.update(call, old, new)
 
     async def delete(self, call: ApiCall, obj: Any) -> None:
-        for judge in self.judges:
-            await judge.delete(call, obj)
+        for plugin in self.plugins:
+            await plugin.delete(call, obj)
 
     async def post(self, call: ApiCall, obj: Any) -> None:
-        for judge in self.judges:
-            await judge.post(call, obj)
+        for plugin in self.plugins:
+            await plugin.post(call, obj)
 
     async def validate_create(self, call: ApiCall, obj: Any) -> None:
-        for validator in self.validators:
-            await validator.validate_create(call, obj)
+        for plugin in self.plugins:
+            await plugin.validate_create(call, obj)
 
     async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
-        for validator in self.validators:
-            await validator.validate_update(call, old, new)
+        for plugin in self.plugins:
+            await plugin.validate_update(call, old, new)

@@ -1,7 +1,7 @@
-"""Who asks: a verified client certificate, else a bearer token, else nobody in particular.
+"""Authenticate a request: by client certificate, else by bearer token, else as anonymous.
 
-A token that is presented but not known is refused: it never makes its bearer anonymous. Each kind of token is
-one check in the list; a check that does not know a token says None, one that knows why it is bad says so.
+An invalid token is refused; it never makes the request anonymous. Each kind of token has one check: it
+returns None for tokens of another kind, and an error for a bad token of its own kind.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from volplane.web import Peer, Request
 
 EXTRA = "authentication.kubernetes.io/"
 WEBSOCKET_TOKEN = "base64url.bearer.authorization.k8s.io."
-AUDIENCES = (ISSUER,)  # those whose tokens are for us
+AUDIENCES = (ISSUER,)  # the audiences of this API server
 
 
 class TokenResult(NamedTuple):
-    """What became of a token: a user and the audiences it is good for, or why not."""
+    """The result of a token check: a user and the accepted audiences, or an error."""
 
     user: RequestUser | None = None
     audiences: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ TokenCheck = Callable[[str, tuple[str, ...]], TokenResult | None]
 
 
 class StaticTokens:
-    """Fixed tokens. They are kept hashed: looking one up tells nothing by its timing."""
+    """Static tokens, stored as hashes so that lookup time reveals nothing about them."""
 
     def __init__(self) -> None:
         self._users: dict[bytes, RequestUser] = {}
@@ -81,21 +81,21 @@ class Authenticator:
         return TokenResult(error=aggregate_errors(errors))
 
 
-@lru_cache(maxsize=1024)  # one for each certificate that is shown: connections come and go, users stay
+@lru_cache(maxsize=1024)  # one per certificate: a client opens many connections
 def _certificate_user(peer: Peer) -> RequestUser:
     extra = {f"{EXTRA}credential-id": (f"X509SHA256={peer.fingerprint}",)} if peer.fingerprint else {}
     return with_authenticated_group(RequestUser(peer.common_name, tuple(peer.organizations), extra=extra))
 
 
 def with_authenticated_group(user: RequestUser) -> RequestUser:
-    """Everybody who is somebody is in the group of the authenticated."""
+    """Add the group system:authenticated."""
     if AUTHENTICATED in user.groups:
         return user
     return structs.replace(user, groups=(*user.groups, AUTHENTICATED))
 
 
 def bearer_token(request: Request) -> str | None:
-    """The token of a request: in the header, or for browsers' WebSockets among the subprotocols."""
+    """Return the bearer token: from the header, or for a browser's WebSocket from the subprotocols."""
     kind, _, token = request.headers.get("authorization").strip().partition(" ")
     if kind.lower() == "bearer" and token and not token.startswith(" "):
         return token.partition(" ")[0]
@@ -110,7 +110,7 @@ def _is_websocket(request: Request) -> bool:
 
 
 def _websocket_token(request: Request) -> str:
-    """Raises Unauthorized unless there is one token, and another protocol that both sides can agree on."""
+    """Raise Unauthorized unless there is exactly one token and at least one other subprotocol."""
     values = request.headers.all("sec-websocket-protocol")
     protocols = [word.strip() for value in values for word in value.split(",")]
     tokens = [word for word in protocols if word.startswith(WEBSOCKET_TOKEN)]

@@ -1,8 +1,8 @@
-"""Bootstrap tokens: how a machine that is nobody yet asks to become a node.
+"""Bootstrap tokens: the credentials with which a new machine requests a node certificate.
 
-Each is a Secret `bootstrap-token-<id>` in kube-system; its bearer is `system:bootstrap:<id>`, a member of
-`system:bootstrappers`, until the secret says it has expired. Nothing is remembered: a secret that is gone
-ends its token at once.
+Each is a Secret `bootstrap-token-<id>` in kube-system. It authenticates the user `system:bootstrap:<id>` in
+the group `system:bootstrappers` until it expires. Nothing is cached: deleting the Secret revokes the token at
+once.
 """
 
 from __future__ import annotations

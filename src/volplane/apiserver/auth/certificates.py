@@ -1,8 +1,7 @@
-"""The private CA and what it signs: the server's certificate and those of clients.
+"""The private CA, the serving certificate and the client certificates that it signs.
 
-Everything lives in one directory of the data dir and is made once; a restart finds it again, so that
-kubeconfigs stay valid. Keys are elliptic (P-256): an RSA key takes longer to make than the whole server
-takes to start.
+The files are created once in the data directory and reused after a restart, so that kubeconfigs stay valid.
+Keys are elliptic (P-256): generating an RSA key takes longer than starting the whole server.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ log = logging.getLogger(__name__)
 
 LIFETIME = timedelta(days=3650)
 RENEW_BEFORE = timedelta(days=30)
-BACKDATED = timedelta(minutes=5)  # clocks of two machines are never equal
+BACKDATED = timedelta(minutes=5)  # tolerance for clocks that are behind
 
 
 class UnusableKey(UnusableFile):
-    """A key that cannot be made again: says which file, why, and what can be done."""
+    """A private key that cannot be read and must not be replaced silently."""
 
     def __init__(self, path: Path, why: object, *, also: Path | None = None) -> None:
         gone = f"{path} and {also}" if also else str(path)
         super().__init__(
             f"cannot use the key {path}: {_first_sentence(why)}. Restore it from a backup; if there is none, "
-            f"remove {gone}: another is made, and whatever was signed with the old one becomes invalid"
+            f"remove {gone}: a new key is created, and everything signed with the old one becomes invalid"
         )
 
 
@@ -51,7 +50,7 @@ def _first_sentence(why: object) -> str:
 
 
 class CertificateFiles(Struct, frozen=True):
-    """A certificate and its key, as PEM and as files."""
+    """A certificate and its key, as PEM files."""
 
     cert_path: Path
     key_path: Path
@@ -69,14 +68,14 @@ class CertificateAuthority:
     """The CA of one data directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises UnusableKey, and changes nothing, if the CA's key is there and cannot be used."""
+        """Raise UnusableKey, without changing anything, if the CA's key exists but cannot be used."""
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.pair = _pair(directory, "ca")
         self._key, self.certificate = _load_or_create_ca(self.pair)
 
     def server(self, name: str, hosts: Sequence[str]) -> CertificateFiles:
-        """The certificate of an HTTPS server, made anew when it is to answer to other names."""
+        """Return the certificate of an HTTPS server; sign a new one if it lacks one of the names."""
         pair = _pair(self.directory, name)
         if not _is_usable(pair, self.certificate) or not _covers(pair, hosts):
             alternatives = x509.SubjectAlternativeName([_alternative_name(host) for host in hosts])
@@ -84,9 +83,9 @@ class CertificateAuthority:
         return pair
 
     def client(self, name: str, user: str, groups: Iterable[str] = ()) -> CertificateFiles:
-        """A client certificate: the common name is the user, the organizations are the groups.
+        """Return a client certificate: the common name is the user, the organizations are the groups.
 
-        One that names somebody else, or other groups, is made anew: what a user may do can change.
+        A certificate for another user or other groups is replaced.
         """
         pair, subject = _pair(self.directory, name), _name(user, groups)
         if not _is_usable(pair, self.certificate) or _subject(pair) != subject:
@@ -112,22 +111,22 @@ class CertificateAuthority:
 
 
 def _load_or_create_ca(pair: CertificateFiles) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """The key is what counts: a certificate that is lost or damaged is made again for the same key, and who
-    trusts the old one trusts what is signed. Nothing can replace the key.
+    """Load or create the CA. A lost or damaged certificate is signed again with the same key: clients that
+    trust the old certificate also trust the new one. The key itself cannot be replaced.
     """
     known = _read_certificate(pair)
     try:
         key = load_key(pair.key_path)
     except FileNotFoundError:
         if pair.cert_path.exists():
-            what = "without it, nothing can be signed that the kubeconfigs of this cluster trust"
+            what = "it is missing, and the kubeconfigs of this cluster trust only what it has signed"
             raise UnusableKey(pair.key_path, what, also=pair.cert_path) from None
         return _write_root(pair, ec.generate_private_key(ec.SECP256R1()))
     except ValueError as error:
         raise UnusableKey(pair.key_path, error, also=pair.cert_path) from None
     if known is None or not _is_signed_by(known, known):
         if pair.cert_path.exists():
-            log.warning("%s cannot be read: made again with the same key", pair.cert_path)
+            log.warning("cannot read %s: signed a new certificate with the same key", pair.cert_path)
         return _write_root(pair, key)
     if known.public_key() != key.public_key():
         raise UnusableKey(pair.key_path, f"it is not the key of {pair.cert_path.name}", also=pair.cert_path)
@@ -168,7 +167,7 @@ def _sign_root(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
 def _builder(
     subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)  # certificates are judged by the machine's clock, whatever a simulation says
+    now = datetime.now(UTC)  # TLS checks certificates against the real clock, not the virtual one
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -197,7 +196,7 @@ def _pair(directory: Path, name: str) -> CertificateFiles:
 
 
 def _is_usable(pair: CertificateFiles, issuer: x509.Certificate) -> bool:
-    """Anything that is wrong with a pair is mended by a new one."""
+    """Return False if anything is wrong; the caller then signs a new certificate."""
     certificate = _read_certificate(pair)
     if certificate is None or _ends_soon(certificate) or not _is_signed_by(certificate, issuer):
         return False
@@ -219,7 +218,7 @@ def _ends_soon(certificate: x509.Certificate) -> bool:
 
 
 def _is_signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """By its key: a CA that was made anew has the same name."""
+    """Compare by key, because a recreated CA has the same name."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
@@ -241,26 +240,25 @@ def _covers(pair: CertificateFiles, hosts: Sequence[str]) -> bool:
 
 
 def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Raises OSError, or ValueError for what is no key of ours."""
+    """Raise OSError, or ValueError if it is not an elliptic curve private key."""
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
-    except TypeError as error:  # it wants a password
+    except TypeError as error:  # it is encrypted
         raise ValueError(str(error)) from error
     except UnsupportedAlgorithm as error:
         raise ValueError(str(error)) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("it is no key of an elliptic curve")
+        raise ValueError("it is not an elliptic curve key")
     return key
 
 
 def _write(pair: CertificateFiles, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    # The key first: a certificate without its key would look usable to nobody, but a crash between the two
-    # must not leave an old certificate with a new key.
+    # A crash must not leave an old certificate with a new key: remove the certificate, then write the key.
     pair.cert_path.unlink(missing_ok=True)
     write_private(pair.key_path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     write_private(pair.cert_path, certificate.public_bytes(Encoding.PEM))
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Whole or not at all, through a power cut too; readable by the owner only from the first byte on."""
+    """Write a file atomically and durably, readable by the owner only."""
     atomic_write(str(path), data, durable=True)

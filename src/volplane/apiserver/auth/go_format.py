@@ -1,4 +1,4 @@
-"""How lists and errors read in the API's messages, which are written in Go."""
+"""Format strings, lists and errors as Go does, because API messages contain them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def go_quote(word: str) -> str:
 
 
 def go_list(words: Iterable[str]) -> str:
-    """Words as Go prints a list of them."""
+    """Format strings as Go prints a slice of them."""
     return "[" + " ".join(go_quote(word) for word in words) + "]"
 
 
 def aggregate_errors(errors: Iterable[str]) -> str:
-    """Several errors as one text; what is said twice is told once."""
-    told = list(dict.fromkeys(errors))
-    return told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+    """Combine errors as Go's NewAggregate does, without duplicates."""
+    unique = list(dict.fromkeys(errors))
+    return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"

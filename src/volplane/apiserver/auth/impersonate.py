@@ -1,8 +1,7 @@
-"""Impersonation: asking as somebody else, for those who may.
+"""Impersonation: the Impersonate-* headers make a request run as another user.
 
-The headers name a user, groups, a uid and extra values; each of them is asked for by itself, as the verb
-`impersonate` on a resource of that kind. From then on the request is the other's: its own permissions no
-longer count.
+The headers name a user, groups, a uid and extra values. Each is authorized separately, with the verb
+`impersonate` on a resource of that kind. The rest of the request uses only the other user's permissions.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from urllib.parse import unquote
 
 from volplane.api import names
 from volplane.api.errors import BadRequest
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.well_known_users import (
     ACCOUNT_PREFIX,
     ANONYMOUS,
@@ -29,7 +28,7 @@ _PREFIX, _EXTRA = "impersonate-", "impersonate-extra-"
 
 
 class _ImpersonatedIdentity(NamedTuple):
-    """One thing to be, as authorization and a refusal of nonsense see it."""
+    """One requested identity. Its text form appears in error messages."""
 
     kind: str
     plural: str
@@ -38,27 +37,27 @@ class _ImpersonatedIdentity(NamedTuple):
     group: str = ""
     key: str = ""
 
-    def attributes(self) -> AuthorizationAttributes:
-        return AuthorizationAttributes(VERB, self.group, self.plural, self.namespace, self.name, self.key)
+    def attributes(self) -> Attributes:
+        return Attributes(VERB, self.group, self.plural, self.namespace, self.name, self.key)
 
     def __str__(self) -> str:
         version = f"{GROUP}/v1" if self.group else ""
         return f"{{{self.kind} {self.namespace} {self.name}  {version}  {self.key}}}"
 
 
-def resolve_impersonation(authority: AuthorizerChain, user: RequestUser, headers: Headers) -> RequestUser:
-    """Who the request is made as: the user, unless the headers name another. Raises Forbidden, BadRequest."""
+def resolve_impersonation(authorizer: AuthorizerChain, user: RequestUser, headers: Headers) -> RequestUser:
+    """Return the impersonated user, or `user` if no header asks for one. Raise Forbidden or BadRequest."""
     if not any(name.startswith(_PREFIX) for name in headers.names()):
         return user
-    wanted = _requested_identities(headers)
-    if not wanted:
+    identities = _requested_identities(headers)
+    if not identities:
         return user
-    if wanted[0].plural not in ("users", "serviceaccounts"):
-        told = " ".join(str(one) for one in wanted)
-        raise BadRequest(f"requested [{told}] without impersonating a user")
-    for one in wanted:
-        authority.require(user, one.attributes())
-    return _user(wanted)
+    if identities[0].plural not in ("users", "serviceaccounts"):
+        text = " ".join(str(identity) for identity in identities)
+        raise BadRequest(f"requested [{text}] without impersonating a user")
+    for identity in identities:
+        authorizer.require(user, identity.attributes())
+    return _user(identities)
 
 
 def _requested_identities(headers: Headers) -> list[_ImpersonatedIdentity]:
@@ -87,22 +86,22 @@ def _account(name: str) -> _ImpersonatedIdentity | None:
     return _ImpersonatedIdentity("ServiceAccount", "serviceaccounts", account, space)
 
 
-def _user(wanted: list[_ImpersonatedIdentity]) -> RequestUser:
-    first = wanted[0]
+def _user(identities: list[_ImpersonatedIdentity]) -> RequestUser:
+    first = identities[0]
     name = f"{ACCOUNT_PREFIX}{first.namespace}:{first.name}" if first.namespace else first.name
-    groups = [one.name for one in wanted if one.plural == "groups"]
+    groups = [identity.name for identity in identities if identity.plural == "groups"]
     if not groups and first.namespace:
         groups = list(account_groups(first.namespace))
     extra: dict[str, tuple[str, ...]] = {}
-    for one in wanted:
-        if one.plural == "userextras":
-            extra[one.key] = (*extra.get(one.key, ()), one.name)
-    uid = next((one.name for one in wanted if one.plural == "uids"), "")
+    for identity in identities:
+        if identity.plural == "userextras":
+            extra[identity.key] = (*extra.get(identity.key, ()), identity.name)
+    uid = next((identity.name for identity in identities if identity.plural == "uids"), "")
     return RequestUser(name, _with_default_group(name, groups), uid, extra)
 
 
 def _with_default_group(name: str, groups: list[str]) -> tuple[str, ...]:
-    """The group that everybody is in: the known ones, or the unknown one."""
+    """Add system:authenticated, or system:unauthenticated for the anonymous user."""
     if name == ANONYMOUS.name:
         return tuple(groups) if UNAUTHENTICATED in groups else (*groups, UNAUTHENTICATED)
     if AUTHENTICATED in groups or UNAUTHENTICATED in groups:

@@ -1,4 +1,4 @@
-"""The key that signs service-account tokens: JWTs with ES256, whose public half anybody may have."""
+"""Sign and verify service account tokens: JWTs with ES256. The public key is published as JWKS."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from cryptography.hazmat.primitives.serialization import (
 from volplane.apiserver.auth.certificates import UnusableKey, load_key, write_private
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
-LONGEST_TOKEN = 64 * 1024  # characters: as much as the head of a request may hold
+LONGEST_TOKEN = 64 * 1024  # characters: the size limit of request headers
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 class ParsedToken(NamedTuple):
-    """What a token says, and why it must not be believed."""
+    """The claims of a token, and an error if its signature is not valid."""
 
     claims: Mapping[str, Any]
     error: str = ""
 
 
 class TokenIssuer:
-    """The key that signs tokens, and what others need to check them."""
+    """The signing key, and the public key that others need to verify tokens."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey | None = None) -> None:
         self._key = key or ec.generate_private_key(ec.SECP256R1())
@@ -47,7 +47,7 @@ class TokenIssuer:
 
     @classmethod
     def load(cls, path: Path) -> TokenIssuer:
-        """The key of a data directory, made once: tokens survive a restart. Raises UnusableKey."""
+        """Load the key, or create it once, so that tokens survive a restart. Raise UnusableKey."""
         if not path.exists():
             key = ec.generate_private_key(ec.SECP256R1())
             write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -63,20 +63,20 @@ class TokenIssuer:
         return f"{head}.{_text(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
     def parse(self, token: str) -> ParsedToken | None:
-        """What a token says, and whether it was signed here; None for what is no token at all."""
+        """Parse a token and verify its signature. Return None if it is not a JWT."""
         if len(token) > LONGEST_TOKEN:
             return None
         try:
-            header, claims, signature = token.split(".", 3)  # a fourth part makes it none
+            header, claims, signature = token.split(".", 3)  # more than three parts raise ValueError
             head: dict[str, Any] = msgspec.json.decode(_bytes(header), type=dict[str, Any])
-            said: dict[str, Any] = msgspec.json.decode(_bytes(claims), type=dict[str, Any])
+            payload: dict[str, Any] = msgspec.json.decode(_bytes(claims), type=dict[str, Any])
             raw = _bytes(signature)
         except (ValueError, RecursionError, binascii.Error, msgspec.MsgspecError):
             return None
         if head.get("kid") not in (None, "", self.key_id):
-            return ParsedToken(said, "invalid signature, no keys found")
+            return ParsedToken(payload, "invalid signature, no keys found")
         signed = head.get("alg") == "ES256" and self._has_valid_signature(f"{header}.{claims}".encode(), raw)
-        return ParsedToken(said, "" if signed else "go-jose/go-jose: error in cryptographic primitive")
+        return ParsedToken(payload, "" if signed else "go-jose/go-jose: error in cryptographic primitive")
 
     def _has_valid_signature(self, text: bytes, raw: bytes) -> bool:
         if len(raw) != 64:

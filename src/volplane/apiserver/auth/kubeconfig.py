@@ -1,4 +1,4 @@
-"""Kubeconfig files: what kubectl and our own roles need to find the server and prove who they are."""
+"""Write kubeconfig files for kubectl and for the roles of this project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from volplane.apiserver.auth.certificates import CertificateFiles, write_private
 def write(
     path: Path, *, server: str, ca: bytes, user: str, pair: CertificateFiles | None = None, token: str = ""
 ) -> None:
-    """One cluster, one user, one context. The file is JSON, which every reader of YAML reads."""
+    """Write a kubeconfig with one cluster, user and context, as JSON (which is also YAML)."""
     login: dict[str, str] = {}
     if pair is not None:
         login = {"client-certificate-data": _text(pair.cert), "client-key-data": _text(pair.key)}

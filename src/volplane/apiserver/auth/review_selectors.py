@@ -1,4 +1,4 @@
-"""The selectors that an access review asks about: as text or as terms, never both."""
+"""The selectors of a SubjectAccessReview: given as text or as requirements, never both."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from volplane.api.selectors import FieldMatcher, FieldTerm, InvalidSelector, Lab
 _SIGNS = {"In": False, "NotIn": True}  # operator: is it negated
 
 
-def validate_selectors(about: ResourceAttributes) -> list[Cause]:
+def validate_selectors(attributes: ResourceAttributes) -> list[Cause]:
     here = "spec.resourceAttributes"
-    return _validate_selector(f"{here}.fieldSelector", about.field_selector) + _validate_selector(
-        f"{here}.labelSelector", about.label_selector
+    return _validate_selector(f"{here}.fieldSelector", attributes.field_selector) + _validate_selector(
+        f"{here}.labelSelector", attributes.label_selector
     )
 
 
@@ -23,16 +23,16 @@ def _validate_selector(
     if given is None:
         return []
     if given.raw_selector and given.requirements:
-        told = "may not specified at the same time as requirements"
-        return [invalid(f"{path}.rawSelector", given.raw_selector, told)]
+        detail = "may not specified at the same time as requirements"
+        return [invalid(f"{path}.rawSelector", given.raw_selector, detail)]
     if not given.raw_selector and not given.requirements:
-        told = f"when {path} is specified, requirements or rawSelector is required"
-        return [required_value(f"{path}.requirements", told)]
+        detail = f"when {path} is specified, requirements or rawSelector is required"
+        return [required_value(f"{path}.requirements", detail)]
     return []
 
 
 def parse_field_selector(given: FieldSelectorAttributes) -> tuple[str, bool]:
-    """What could be understood, as a selector's text; and whether something could not."""
+    """Return the parsed part as selector text, and whether something could not be parsed."""
     if given.raw_selector:
         try:
             return str(FieldMatcher.parse(given.raw_selector)), False
@@ -47,7 +47,7 @@ def parse_field_selector(given: FieldSelectorAttributes) -> tuple[str, bool]:
 
 
 def parse_label_selector(given: LabelSelectorAttributes) -> tuple[LabelMatcher, bool]:
-    """Nobody decides by labels yet; a reviewer is still told when they make no sense."""
+    """Return the parsed part, and whether something could not be parsed. No authorizer uses labels yet."""
     if given.raw_selector:
         try:
             return LabelMatcher.parse(given.raw_selector), False

@@ -1,8 +1,7 @@
-"""Service-account tokens: believed only while their account, and what they are bound to, exist.
+"""Service account tokens: valid while the service account and the bound object exist.
 
-A token's signature is checked once and remembered; that it has not expired, and that the objects it is bound
-to are still the same ones, is checked every time. A pod's token names the pod's node too, but lives and dies
-with the pod alone.
+The signature is verified once and cached. Expiry and the bound objects are checked on every request. A pod's
+token also names the pod's node, but its validity depends on the pod only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from volplane.apiserver.backend import Backend
 from volplane.apiserver.strategy import RequestUser
 from volplane.base import clock
 
-LEEWAY = timedelta(seconds=60)  # that clocks may differ
+LEEWAY = timedelta(seconds=60)  # allowed clock difference
 REMEMBERED = 1024
 INVALIDATED = "service account token has been invalidated"
 
@@ -33,7 +32,7 @@ class _VerifiedToken(NamedTuple):
 
 
 class ServiceAccountTokenCheck:
-    """Tells the user of a service-account token."""
+    """Authenticates service account tokens."""
 
     def __init__(self, backend: Backend) -> None:
         self._issuer = backend.issuer
@@ -41,7 +40,7 @@ class ServiceAccountTokenCheck:
         self._verified: dict[bytes, _VerifiedToken] = {}
 
     def __call__(self, token: str, audiences: tuple[str, ...] = AUDIENCES) -> TokenResult | None:
-        """None: not a token of this issuer."""
+        """Return None if the token is not one of this issuer."""
         digest = hashlib.sha256(token.encode()).digest()
         verified = self._verified.get(digest)
         if verified is None:
@@ -54,10 +53,10 @@ class ServiceAccountTokenCheck:
         meant = verified.claims.get("aud") or AUDIENCES
         ours = tuple(audience for audience in meant if audience in audiences)
         if not ours:
-            told = (
+            message = (
                 f"token audiences {go_list(meant)} is invalid for the target audiences {go_list(audiences)}"
             )
-            return TokenResult(error=told)
+            return TokenResult(error=message)
         error = self._validity_error(verified.claims)
         return TokenResult(error=error) if error else TokenResult(verified.user, ours)
 
@@ -68,7 +67,7 @@ class ServiceAccountTokenCheck:
         return verified
 
     def _validity_error(self, claims: Mapping[str, Any]) -> str:
-        """What makes a well signed token worthless now."""
+        """Return why a correctly signed token is not valid now, or ""."""
         now = clock.wall()
         leeway, moment = LEEWAY.total_seconds(), now.timestamp()
         if moment > claims.get("exp", 0) + leeway:

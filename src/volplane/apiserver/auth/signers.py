@@ -1,7 +1,7 @@
-"""Whose requests somebody may approve or sign: a judge of admission for certificate signing requests.
+"""Admission of CertificateSigningRequests: who may approve or sign the requests of a signer.
 
-Signers are resources that only authorization knows: `approve` or `sign` on `signers` named `example.com/x`,
-or `example.com/*` for all of a domain.
+Signers are virtual resources: the verbs `approve` and `sign` on `signers` named `example.com/x`, or
+`example.com/*` for all signers of a domain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from cryptography.x509.oid import NameOID
 
 from volplane.api.certificates import CertificateSigningRequest
 from volplane.api.errors import Forbidden
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.admission import AdmissionPlugin
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.well_known_users import MASTERS
 from volplane.apiserver.strategies.certificatesigningrequests import parse_request
 from volplane.apiserver.strategy import ApiCall
@@ -20,18 +21,18 @@ from volplane.apiserver.strategy import ApiCall
 CLIENTS = "kubernetes.io/kube-apiserver-client"
 
 
-class SignerAuthorization:
-    def __init__(self, authority: AuthorizerChain) -> None:
-        self._authority = authority
+class SignerAuthorization(AdmissionPlugin):
+    def __init__(self, authorizer: AuthorizerChain) -> None:
+        self._authorizer = authorizer
 
     async def create(self, call: ApiCall, obj: Any) -> None:
-        """Nobody becomes master of everything by a certificate that only looks like any other."""
+        """Refuse client certificates for the group system:masters."""
         if not isinstance(obj, CertificateSigningRequest) or obj.spec.signer_name != CLIENTS:
             return
         try:
             subject = parse_request(obj.spec.request).subject
         except ValueError:
-            return  # validation has a word for it
+            return  # validation reports it
         groups = {a.value for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)}
         if MASTERS in groups:
             why = f"use of {CLIENTS} signer with {MASTERS} group is not allowed"
@@ -47,17 +48,11 @@ class SignerAuthorization:
         ):
             self._require(call, "sign", old)
 
-    async def delete(self, call: ApiCall, obj: Any) -> None:
-        return None
-
-    async def post(self, call: ApiCall, obj: Any) -> None:
-        return None
-
     def _require(self, call: ApiCall, verb: str, request: CertificateSigningRequest) -> None:
         signer = request.spec.signer_name
         names = (signer, f"{signer.partition('/')[0]}/*")
-        acts = (AuthorizationAttributes(verb, call.kind.group, "signers", name=name) for name in names)
-        if not any(self._authority.allows(call.user, act) for act in acts):
+        choices = (Attributes(verb, call.kind.group, "signers", name=name) for name in names)
+        if not any(self._authorizer.allows(call.user, attrs) for attrs in choices):
             why = f'user not permitted to {verb} requests with signerName "{signer}"'
             raise Forbidden.to(call.kind, request.name, why)
 

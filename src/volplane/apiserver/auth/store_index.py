@@ -1,8 +1,8 @@
-"""Indexes that follow the store: the state at first, then every change, in order.
+"""Keep in-memory indexes up to date with the store: list first, then apply every change in order.
 
-Each kind has one task on the store's watch. A watch that was too slow, or whose past is gone, lists again
-and tells what vanished meanwhile. The subtle thing: objects come from the kind's shared feed, so an object
-that was just written here is not decoded again.
+Each kind has one task that watches the store. A watch that overran or was compacted lists again and drops the
+objects that are gone. Objects come from the kind's shared watch cache, so an object that this process has
+just written is not decoded again.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any, Protocol
 from volplane.api.meta import Resource
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import ServedResource
+from volplane.base.tasks import TaskSet
 from volplane.store import StoreClosed, StoreError, StoreEvent
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 1.0  # seconds before a store that refuses is asked again
-WAIT_TIMEOUT = 5.0  # seconds a writer waits for what it wrote to be seen
+RETRY_SECONDS = 1.0  # before retrying a store that failed
+WAIT_TIMEOUT = 5.0  # seconds a writer waits until the indexes have seen its write
 
 
 class StoreIndex(Protocol):
-    """Keys are `namespace/name`, or the name alone."""
+    """An index of objects. Keys are `namespace/name`, or the name of a cluster-scoped object."""
 
     def put(self, key: str, obj: Any) -> None: ...
 
@@ -36,21 +37,21 @@ class StoreIndexer:
         self._backend = backend
         self._indexes: dict[type[Resource], list[StoreIndex]] = {}
         self._kinds: dict[type[Resource], _KindIndexer] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
 
     def add_index(self, index: StoreIndex, *types: type[Resource]) -> None:
         for type in types:
             self._indexes.setdefault(type, []).append(index)
 
     async def start(self) -> None:
-        """All indexes are complete when this returns."""
+        """Start watching. All indexes are complete when this returns."""
         for type, indexes in self._indexes.items():
             kind = self._kinds[type] = _KindIndexer(self._backend, type, indexes)
             revision = await kind.list()
-            self._tasks.append(asyncio.create_task(kind.follow(revision), name=f"index of {type.__name__}"))
+            self._tasks.start(kind.follow(revision), f"index of {type.__name__}")
 
     async def wait_for_revision(self, type: type[Resource], revision: int) -> None:
-        """Until the indexes have seen this revision of a kind, or a moment has passed."""
+        """Wait until the indexes have seen this revision of a kind, or the timeout has passed."""
         kind = self._kinds.get(type)
         if kind is not None:
             with suppress(TimeoutError):
@@ -58,9 +59,7 @@ class StoreIndexer:
                     await kind.wait_for_revision(revision)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         self._kinds.clear()
 
 
@@ -85,19 +84,19 @@ class _KindIndexer:
         return listing.revision
 
     async def follow(self, revision: int) -> None:
-        """Until cancelled, or until the store is closed."""
+        """Run until cancelled, or until the store is closed."""
         while True:
             try:
                 await self._watch(revision)
             except StoreClosed:
                 return
             except StoreError as error:
-                log.warning("the index of %s lists again: %s", self._entry.resource, error)
+                log.warning("index of %s: watch failed, listing again: %s", self._entry.resource, error)
             try:
                 revision = await self.list()
             except StoreClosed:
                 return
-            except StoreError:  # a store elsewhere may be out of reach for a while
+            except StoreError:  # etcd may be unreachable for a while
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _watch(self, revision: int) -> None:

@@ -1,4 +1,4 @@
-"""The names that have a meaning of their own."""
+"""Well-known users and groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def node_name_of(user: RequestUser) -> str | None:
-    """The node that asks, or None when it is no node. A node without a name is "": nobody in particular."""
+    """Return the node's name, or None if the user is not a node. A node user without a name gives ""."""
     if not user.name.startswith(NODE_PREFIX) or NODES not in user.groups:
         return None
     return user.name.removeprefix(NODE_PREFIX)

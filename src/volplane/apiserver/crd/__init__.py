@@ -1,8 +1,7 @@
 """CustomResourceDefinitions: kinds that clients define, served like the built-in ones.
 
-`schema` is what a structural schema does to plain data (prune, default, validate), `cel` evaluates its
-rules, `custom` serves the objects of one defined kind, `definition` is the CustomResourceDefinition kind
-itself, and `keeper` follows the store and keeps the registry in step. The subtle thing: what is served is
-decided by the stored definitions alone, never by the request that wrote them, so two servers over one store
-agree.
+`schema` applies a structural schema to plain data (prune, default, validate), `cel` evaluates its rules,
+`custom` serves the objects of a defined kind, `definition` is the CustomResourceDefinition kind itself, and
+`registration` watches the store and updates the registry. What is served depends only on the stored
+definitions, never on the request that wrote them, so that several servers on one store agree.
 """

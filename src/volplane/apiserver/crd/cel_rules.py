@@ -1,9 +1,8 @@
 """Validation rules of a schema (`x-kubernetes-validations`): compiled once per version, run on every write.
 
-A rule sees the value it stands at as `self`. One that mentions `oldSelf` compares with the value before: it
-runs only where there is one, unless it asks for an optional one, and unlike other rules it is never forgiven
-because nothing changed. The subtle thing: a rule on a member of a list finds its old value only if the list
-is a map by keys.
+A rule sees its value as `self`. A rule that uses `oldSelf` compares with the old value: it runs only if there
+is one (unless `optionalOldSelf` is set), and unlike other rules it also runs if the value is unchanged. A
+rule on a list item finds its old value only if the list has list type `map`.
 """
 
 from __future__ import annotations
@@ -25,31 +24,24 @@ from volplane.apiserver.crd.cel import (
     types,
 )
 from volplane.apiserver.crd.cel.schema_types import type_of, value_of
-from volplane.apiserver.crd.schema import (
-    EMBEDDED,
-    LIST_KEYS,
-    LIST_TYPE,
-    VALIDATIONS,
-    Schema,
-    additional_of,
-    items_of,
-)
-from volplane.apiserver.crd.schema.correlate import ValuePair, index_by_key, key_of
+from volplane.apiserver.crd.schema import EMBEDDED, VALIDATIONS, Schema, additional_of, child_path, items_of
+from volplane.apiserver.crd.schema.correlate import ValuePair
 from volplane.apiserver.crd.schema.paths import normalize_path
 from volplane.apiserver.crd.schema.values import ROOT_PATH
 
-RULE_STEPS = 100_000  # one rule may take,
-WRITE_STEPS = 1_000_000  # and all rules of one write together
+RULE_STEPS = 100_000  # cost limit of one rule
+WRITE_STEPS = 1_000_000  # cost limit of all rules of one write
 LONGEST_MESSAGE = 5 * 1024
 
 Warn = Callable[[str], None]
+Pair = ValuePair | None
 
 
 class CelRule(Struct, frozen=True):
     source: Mapping[str, Any]
     program: CelProgram
     message: CelProgram | None
-    field: str  # fieldPath, as it is appended
+    field: str  # fieldPath, normalized
 
     @property
     def uses_old_self(self) -> bool:
@@ -61,7 +53,7 @@ class CelRule(Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """What a failure to evaluate is told with."""
+        """The message, or the rule itself if it has none."""
         return str(self.source.get("message") or self.source["rule"]).strip()
 
     @property
@@ -70,7 +62,7 @@ class CelRule(Struct, frozen=True):
 
 
 class RuleNode(Struct, frozen=True):
-    """The rules at one place of a schema, and below it."""
+    """The rules at one position of a schema, and below it."""
 
     schema: Schema
     resource: bool
@@ -81,7 +73,7 @@ class RuleNode(Struct, frozen=True):
 
 
 class InvalidRule(Exception):
-    """A rule that cannot be compiled; `part` says which of its expressions."""
+    """A rule that cannot be compiled; `part` is the field with the bad expression."""
 
     def __init__(self, part: str, words: str) -> None:
         super().__init__(words)
@@ -90,7 +82,7 @@ class InvalidRule(Exception):
 
 
 def compile_rule(source: Mapping[str, Any], schema: Schema, *, resource: bool = False) -> CelRule:
-    """Raises BadRule."""
+    """Raise InvalidRule."""
     self_type = type_of(schema, resource=resource)
     if self_type is None:
         raise InvalidRule("rule", "failed to convert to declType for CEL validation rules")
@@ -112,21 +104,21 @@ def _compile_expression(
         return CelProgram(wanted, frozenset(), lambda scope: True)
     before = "" if part == "rule" else f"{part} "
     try:
-        made = cel.compile(text, variables)
+        result = cel.compile(text, variables)
     except CelCompileError as flaw:
         raise InvalidRule(part, f"{before}compilation failed: {flaw.format(text)}") from flaw
-    if made.type not in (wanted, types.DYN):
+    if result.type not in (wanted, types.DYN):
         said = (
             "cel expression must evaluate to a bool"
             if part == "rule"
             else f"{part} must evaluate to a string"
         )
         raise InvalidRule(part, said)
-    return made
+    return result
 
 
 def compile_rules(schema: Schema | None, *, resource: bool = True) -> RuleNode | None:
-    """The rules of a schema, or None when it has none. Raises BadRule."""
+    """Compile the rules of a schema; return None if it has none. Raise InvalidRule."""
     if schema is None:
         return None
     rules = tuple(compile_rule(source, schema, resource=resource) for source in schema.get(VALIDATIONS, ()))
@@ -156,56 +148,35 @@ class RuleCheck:
 
     def run(self, root: RuleNode | None, new: Any, old: Any = None) -> list[Cause]:
         if root is not None:
-            pair = ValuePair(new, old) if old is not None else None
-            self._node(root, new, old, "", pair, None)
+            self._node(root, new, "", ValuePair(new, old) if old is not None else None, None)
         return self.causes
 
-    def _node(
-        self, node: RuleNode, new: Any, old: Any, path: str, pair: ValuePair | None, near: ValuePair | None
-    ) -> None:
+    def _node(self, node: RuleNode, new: Any, path: str, pair: Pair, nearest: Pair) -> None:
+        """`pair`: the value with its old one; `nearest`: the closest enclosing value that has an old one."""
         if new is None or self._spent:
             return
+        nearest = pair or nearest
         if node.rules:
-            self._rules(node, new, old, path, pair, near)
+            self._rules(node, new, path, pair, nearest)
         if isinstance(new, dict):
-            self._members(node, new, old, path, pair, near)
+            self._members(node, new, path, pair, nearest)
         elif isinstance(new, list) and node.items is not None:
-            self._items(node, node.items, new, old, path, pair, near)
+            for at, inner in enumerate(new):
+                matched = pair.item(at, node.schema) if pair is not None else None
+                self._node(node.items, inner, f"{path}[{at}]", matched, nearest)
 
-    def _members(
-        self, node: RuleNode, new: Any, old: Any, path: str, pair: ValuePair | None, near: ValuePair | None
-    ) -> None:
-        before = old if isinstance(old, dict) else {}
+    def _members(self, node: RuleNode, new: Any, path: str, pair: Pair, nearest: Pair) -> None:
         for name, inner in new.items():
-            below = node.members.get(name)
-            here = f"{path}.{name}" if path else name
+            below, here = node.members.get(name), child_path(path, name)
             if below is None:
                 if node.others is None or name in node.schema.get("properties", {}):
                     continue
                 below, here = node.others, f"{path}[{name}]"
             matched = pair.member(name) if pair is not None else None
-            self._node(below, inner, before.get(name), here, matched, pair or near)
+            self._node(below, inner, here, matched, nearest)
 
-    def _items(
-        self,
-        node: RuleNode,
-        item: RuleNode,
-        new: list[Any],
-        old: Any,
-        path: str,
-        pair: ValuePair | None,
-        near: ValuePair | None,
-    ) -> None:
-        before = index_by_key(old, node.schema) if isinstance(old, list) else {}
-        by_key = node.schema.get(LIST_TYPE) == "map" and node.schema.get(LIST_KEYS)
-        for at, inner in enumerate(new):
-            was = before.get(key_of(inner, node.schema)) if by_key else None
-            matched = pair.item(at, node.schema) if pair is not None else None
-            self._node(item, inner, was, f"{path}[{at}]", matched, pair or near)
-
-    def _rules(
-        self, node: RuleNode, new: Any, old: Any, path: str, pair: ValuePair | None, near: ValuePair | None
-    ) -> None:
+    def _rules(self, node: RuleNode, new: Any, path: str, pair: Pair, nearest: Pair) -> None:
+        old = pair.old if pair is not None else None
         values = {"self": value_of(new, node.schema, resource=node.resource)}
         if any(rule.uses_old_self for rule in node.rules) and old is not None:
             values["oldSelf"] = value_of(old, node.schema, resource=node.resource)
@@ -215,9 +186,8 @@ class RuleCheck:
             found = self._evaluate(rule, node, new, _rule_values(rule, values), path)
             if found is None:
                 continue
-            cause, verdict = found
-            ratchet = pair or near
-            if verdict and not rule.uses_old_self and ratchet is not None and ratchet.is_unchanged:
+            cause, was_evaluated = found
+            if was_evaluated and not rule.uses_old_self and nearest is not None and nearest.is_unchanged:
                 if self._warn is not None:
                     self._warn(str(cause))
             else:
@@ -226,20 +196,19 @@ class RuleCheck:
     def _evaluate(
         self, rule: CelRule, node: RuleNode, new: Any, values: Mapping[str, Any], path: str
     ) -> tuple[Cause, bool] | None:
-        """What is wrong, and whether it is a verdict: a rule that could not be evaluated has none."""
+        """Return the cause if the rule fails, and whether it was evaluated (False: evaluation failed)."""
         kind, here = node.schema.get("type", ""), path or ROOT_PATH
         try:
             if self._run_within_budget(rule.program, values):
                 return None
         except cel.CostLimitExceeded as error:
             self._spent = True
-            told = "no further validation rules will be run due to call cost exceeds limit for rule"
-            return invalid(here, kind, f"'{error}': {told}: {rule.description}"), False
+            explanation = "no further validation rules will be run due to call cost exceeds limit for rule"
+            return invalid(here, kind, f"'{error}': {explanation}: {rule.description}"), False
         except CelEvaluationError as error:
             return invalid(here, kind, _evaluation_message(str(error), rule)), False
-        return _failed_rule_cause(
-            rule, kind, new, self._message(rule, values), _join_path(path, rule.field)
-        ), True
+        path = _join_path(path, rule.field) or ROOT_PATH
+        return _failed_rule_cause(rule, kind, new, self._message(rule, values), path), True
 
     def _run_within_budget(self, program: CelProgram, values: Mapping[str, Any]) -> Any:
         allowed = min(RULE_STEPS, self._budget.left)
@@ -249,23 +218,21 @@ class RuleCheck:
         try:
             return program.run(values, budget)
         except cel.CostLimitExceeded:
-            cpu_offload.spend(
-                allowed
-            )  # what is too much for the loop may be well within what a rule may take
+            cpu_offload.spend(allowed)  # raises, so that the rule runs again in the worker thread
             raise
         finally:
             self._budget.left -= steps - max(budget.left, 0)
             cpu_offload.spend(steps - max(budget.left, 0))
 
     def _message(self, rule: CelRule, values: Mapping[str, Any]) -> str:
-        """The message an expression makes, if it makes a sensible one."""
+        """Return the result of messageExpression if it is a valid message."""
         if rule.message is None:
             return rule.detail
         try:
-            made = self._run_within_budget(rule.message, values)
+            result = self._run_within_budget(rule.message, values)
         except CelEvaluationError:
             return rule.detail
-        text = made.strip() if isinstance(made, str) else ""
+        text = result.strip() if isinstance(result, str) else ""
         fine = text and "\n" not in text and len(text.encode()) <= LONGEST_MESSAGE
         return text if fine else rule.detail
 
@@ -278,23 +245,20 @@ def _rule_values(rule: CelRule, values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _evaluation_message(error: str, rule: CelRule) -> str:
     if error.startswith("no such overload"):
-        told = "call arguments did not match a supported operator, function or macro signature"
-        return f"'{error}': {told} for rule: {rule.description}"
+        explanation = "call arguments did not match a supported operator, function or macro signature"
+        return f"'{error}': {explanation} for rule: {rule.description}"
     return f"{error} evaluating rule: {rule.description}"
 
 
 def _failed_rule_cause(rule: CelRule, kind: str, value: Any, detail: str, path: str) -> Cause:
-    path = path or ROOT_PATH
     omitted = kind in ("object", "array")
     match rule.source.get("reason"):
         case "FieldValueForbidden":
             return forbidden(path, detail)
         case "FieldValueRequired":
             return required_value(path, detail)
-        case "FieldValueDuplicate":
-            return (
-                Cause("FieldValueDuplicate", "Duplicate value", path) if omitted else duplicate(path, value)
-            )
+        case "FieldValueDuplicate" as reason:
+            return Cause(reason, "Duplicate value", path) if omitted else duplicate(path, value)
     if omitted:
         return Cause("FieldValueInvalid", f"Invalid value: {detail}", path)
     return invalid(path, value, detail)

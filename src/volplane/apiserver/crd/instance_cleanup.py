@@ -1,7 +1,7 @@
-"""The end of a kind: its objects are deleted like any others, and then the definition goes.
+"""Delete the objects of a deleted CustomResourceDefinition, then the definition.
 
-Objects with finalizers stay until those are gone, and the definition with them. The subtle thing: a server
-that has not seen the deletion yet may still let an object in, so the place is swept once more at the end.
+The definition waits for objects with finalizers. Another server that has not seen the deletion yet may still
+accept an object, so leftovers are deleted once more at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from volplane.api.apiextensions import CustomResourceDefinition as Definition
 from volplane.api.apiextensions import CustomResourceDefinitionCondition as Condition
 from volplane.api.errors import APIError
 from volplane.api.meta import DeleteOptions
-from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.crd.custom.serving import overlaps_built_in
 from volplane.apiserver.crd.definition.conditions import (
@@ -29,7 +28,6 @@ from volplane.apiserver.crd.definition.conditions import (
     with_condition,
 )
 from volplane.apiserver.registry import ServedResource
-from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.collection import delete_collection
 from volplane.apiserver.verbs.list import ListOptions
 from volplane.base import clock
@@ -49,41 +47,51 @@ REMAINING = condition(
     "InstanceDeletionCheck",
     "could not confirm zero CustomResources remaining: context deadline exceeded",
 )
-REPORT_SECONDS = 60.0  # seconds until it is said that objects remain
+REPORT_SECONDS = 60.0  # before the condition reports that objects remain
 
 Modify = Callable[[str, Callable[[Definition, StoreRecord], Awaitable[Definition]]], Awaitable[None]]
 
 
 async def remove_instances(backend: Backend, definition: Definition, modify: Modify) -> None:
-    """Delete all objects, wait until they are gone, and let the definition go."""
-    last = NEVER
+    """Delete all objects, wait until they are gone, and remove the definition's finalizer."""
+    report = partial(_report, definition, modify)
     if overlaps_built_in(definition):
-        await modify(definition.name, _condition_setter(definition.uid, OVERLAPS, finished=True))
+        await report(OVERLAPS, finished=True)
         return
     if is_established(definition):
-        await _report(definition, modify, IN_PROGRESS)
+        await report(IN_PROGRESS)
         entry = _entry(backend, definition)
         if entry is not None:
             try:
                 await delete_all(backend, entry)
             except APIError as error:
-                told = f"could not issue all deletes: {error}"
-                await _report(
-                    definition, modify, condition(TERMINATING, "True", "InstanceDeletionFailed", told)
-                )
+                message = f"could not issue all deletes: {error}"
+                await report(condition(TERMINATING, "True", "InstanceDeletionFailed", message))
                 raise
-            await wait_until_empty(backend, entry, waiting=partial(_report, definition, modify, REMAINING))
-        last = DONE
-    await modify(definition.name, _condition_setter(definition.uid, last, finished=True))
+            await wait_until_empty(backend, entry, waiting=partial(report, REMAINING))
+    await report(DONE if is_established(definition) else NEVER, finished=True)
     await _delete_leftovers(backend, definition)
 
 
-async def _report(definition: Definition, modify: Modify, told: Condition) -> None:
-    await modify(definition.name, _condition_setter(definition.uid, told))
+async def _report(
+    definition: Definition, modify: Modify, reported: Condition, *, finished: bool = False
+) -> None:
+    """Set a condition; `finished`: also remove the finalizer."""
+
+    async def set_condition(old: Definition, record: StoreRecord) -> Definition:
+        if old.uid != definition.uid:  # recreated with the same name
+            return old
+        new = with_condition(old, reported, clock.stamp())
+        if not finished:
+            return new
+        left = tuple(f for f in new.metadata.finalizers if f != CLEANUP)
+        return structs.replace(new, metadata=structs.replace(new.metadata, finalizers=left))
+
+    await modify(definition.name, set_condition)
 
 
 def _entry(backend: Backend, definition: Definition) -> ServedResource | None:
-    """Any version will do: they all store at one place."""
+    """Return the served resource of any version; all versions share one store prefix."""
     spec, plural = definition.spec, definition.status.accepted_names.plural
     storage = storage_version(spec.versions)
     names = [v.name for v in spec.versions]
@@ -94,23 +102,8 @@ def _entry(backend: Backend, definition: Definition) -> ServedResource | None:
     return None
 
 
-def _condition_setter(
-    uid: str, told: Condition, *, finished: bool = False
-) -> Callable[[Definition, StoreRecord], Awaitable[Definition]]:
-    async def set_condition(old: Definition, record: StoreRecord) -> Definition:
-        if old.uid != uid:  # another of the same name
-            return old
-        new = with_condition(old, told, clock.stamp())
-        if not finished:
-            return new
-        left = tuple(f for f in new.metadata.finalizers if f != CLEANUP)
-        return structs.replace(new, metadata=structs.replace(new.metadata, finalizers=left))
-
-    return set_condition
-
-
 async def delete_all(backend: Backend, entry: ServedResource, namespace: str = "") -> None:
-    call = ApiCall("deletecollection", entry.kind, SYSTEM, backend.reader, clock.wall(), namespace=namespace)
+    call = backend.system_call("deletecollection", entry, namespace=namespace)
     await delete_collection(backend, entry, call, ListOptions(), DeleteOptions())
 
 
@@ -120,7 +113,7 @@ async def wait_until_empty(
     namespace: str = "",
     waiting: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Until a place in the store is empty; `waiting` is called now and then while it is not."""
+    """Delete objects until none are left; `waiting` is called periodically meanwhile."""
     place = entry.namespace_prefix(namespace)
     while True:
         listing = await backend.store.list(place)
@@ -137,7 +130,7 @@ async def wait_until_empty(
         except TimeoutError:
             if waiting is not None:
                 await waiting()
-        await delete_all(backend, entry, namespace)  # whatever came meanwhile
+        await delete_all(backend, entry, namespace)  # objects created meanwhile
 
 
 async def _wait_until_gone(events: Any, left: set[str]) -> None:
@@ -152,7 +145,7 @@ async def _wait_until_gone(events: Any, left: set[str]) -> None:
 
 
 async def _delete_leftovers(backend: Backend, definition: Definition) -> None:
-    """Nothing may wait here for a later kind of the same name."""
+    """Delete objects that a later kind of the same name would find."""
     prefix = f"/registry/{definition.status.accepted_names.plural}.{definition.spec.group}/"
     there = await backend.store.get(
         f"/registry/customresourcedefinitions.apiextensions.k8s.io/{definition.name}"

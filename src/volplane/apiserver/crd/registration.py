@@ -1,8 +1,8 @@
-"""Keeps the registry in step with the stored definitions, and lets go of definitions that are deleted.
+"""Register the kinds of stored definitions, and clean up after deleted ones.
 
-It follows the store: what it sees established is served, what it sees gone is not, in the order in which it
-was written. Names that became free and objects of a deleted kind are work for tasks, one at a time per
-definition; every server does it, and whoever comes second finds nothing to do.
+The registrar watches the store: established definitions are served, removed ones are not, in the order of the
+writes. Accepting freed names and deleting the objects of a deleted kind run in tasks, one at a time per
+definition. Every server does this; a server that comes second finds nothing to do.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from volplane.api.apiextensions import CustomResourceDefinition as Definition
 from volplane.api.errors import APIError, NotFound
-from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.crd.custom.serving import served_strategies
 from volplane.apiserver.crd.custom.strategy import CustomStrategy
@@ -24,47 +23,43 @@ from volplane.apiserver.crd.definition.conditions import CLEANUP, NAMES_ACCEPTED
 from volplane.apiserver.crd.definition.strategy import update_status
 from volplane.apiserver.crd.instance_cleanup import remove_instances
 from volplane.apiserver.registry import ServedResource
-from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
 from volplane.base import clock
+from volplane.base.tasks import KeyedTasks
 from volplane.store import StoreClosed, StoreError, StoreRecord
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 5.0  # seconds until work that failed is tried again
+RETRY_SECONDS = 5.0  # before retrying
 
 Change = Callable[[Definition, StoreRecord], Awaitable[Definition]]
 
 
-class ServedDefinition:
-    """What one definition has registered."""
+class ServedDefinition(NamedTuple):
+    """A definition as it is served."""
 
-    def __init__(self, definition: Definition, made: list[CustomStrategy]) -> None:
-        self.spec = definition.spec
-        self.names = definition.status.accepted_names
-        self.strategies = made
+    definition: Definition
+    strategies: list[CustomStrategy]
 
-    def matches(self, definition: Definition) -> bool:
-        return self.spec == definition.spec and self.names == definition.status.accepted_names
+    def matches(self, new: Definition) -> bool:
+        old = self.definition
+        return old.spec == new.spec and old.status.accepted_names == new.status.accepted_names
 
 
 class CRDRegistrar:
-    """An index of definitions (see `auth.following`) that acts on what it sees."""
+    """A store index of definitions (see `auth.store_index`) that updates the registry."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._entry: ServedResource = backend.registry.of(Definition)
         self._known: dict[str, Definition] = {}
         self._served: dict[str, ServedDefinition] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: KeyedTasks[str, None] = KeyedTasks()
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
-    # What is seen
+    # Changes in the store
 
     def put(self, key: str, obj: Definition) -> None:
         before = self._known.get(key)
@@ -91,19 +86,19 @@ class CRDRegistrar:
             for strategy in served.strategies:
                 strategy.terminating = is_terminating(definition)
             return
-        made = _strategies(definition)
-        kept = {strategy.kind.version for strategy in made}
+        strategies = _strategies(definition)
+        kept = {strategy.kind.version for strategy in strategies}
         if served is not None:
             self._withdraw(s for s in served.strategies if s.kind.version not in kept)
-        for strategy in made:
+        for strategy in strategies:
             self._backend.registry.add(strategy.kind, strategy)
-        self._served[definition.name] = ServedDefinition(definition, made)
+        self._served[definition.name] = ServedDefinition(definition, strategies)
 
     def _withdraw(self, gone: Iterable[CustomStrategy]) -> None:
         for strategy in gone:
             self._backend.registry.remove(strategy.kind)
 
-    # Work that takes time
+    # Tasks
 
     def _retry_waiting_names(self, giver: Definition) -> None:
         for other in list(self._known.values()):
@@ -111,13 +106,11 @@ class CRDRegistrar:
                 self._start_task(other.name, self._accept_names(other.name))
 
     def _start_task(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """One task at a time per definition; the running one reads the newest state anyway."""
+        """Start one task at a time per definition; a running task reads the newest state anyway."""
         if name in self._tasks:
             work.close()
             return
-        task = asyncio.create_task(self._run_task(name, work), name=f"definition {name}")
-        self._tasks[name] = task
-        task.add_done_callback(lambda done: self._tasks.pop(name) if self._tasks.get(name) is done else None)
+        self._tasks.start(name, self._run_task(name, work), f"definition {name}")
 
     async def _run_task(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -125,14 +118,14 @@ class CRDRegistrar:
         except (NotFound, StoreClosed):
             return
         except (APIError, StoreError):
-            log.exception("definition %s is not done with; it is tried again in a moment", name)
+            log.exception("cannot update CustomResourceDefinition %s; retrying", name)
             await asyncio.sleep(RETRY_SECONDS)
-            del self._tasks[name]
+            self._tasks.discard(name)
             if (definition := self._known.get(name)) is not None:
                 self.put(name, definition)
 
     async def _accept_names(self, name: str) -> None:
-        """Names that another gave up are taken by who waits for them."""
+        """Accept names that another definition gave up."""
 
         async def accept(old: Definition, record: StoreRecord) -> Definition:
             return update_status(old, await self._backend.reader.list(Definition), clock.stamp())
@@ -140,15 +133,7 @@ class CRDRegistrar:
         await self._modify(name, accept)
 
     async def _modify(self, name: str, change: Change) -> None:
-        call = ApiCall(
-            "update",
-            self._entry.kind,
-            SYSTEM,
-            self._backend.reader,
-            clock.wall(),
-            name=name,
-            subresource="status",
-        )
+        call = self._backend.system_call("update", self._entry, name, subresource="status")
 
         async def with_revision(old: Definition, record: StoreRecord) -> Definition:
             new = await change(old, record)
@@ -161,6 +146,6 @@ class CRDRegistrar:
 def _strategies(definition: Definition) -> list[CustomStrategy]:
     try:
         return list(served_strategies(definition))
-    except Exception:  # a definition that other code let through must not stop the others
-        log.exception("%s cannot be served", definition.name)
+    except Exception:  # one bad definition must not stop the others
+        log.exception("cannot serve CustomResourceDefinition %s", definition.name)
         return []

@@ -1,8 +1,8 @@
-"""Request bodies become typed objects; what a strict client must hear about them is collected on the way.
+"""Request bodies as typed objects, with field validation (unknown and duplicate fields).
 
-`decode_body` reads what a client sent, `canonical` types what a patch made. Both answer the object and a
-list of findings (`unknown field "spec.foo"`), which are warnings unless the client asked for `Strict`, when
-they refuse the request. Nothing is defaulted or validated here.
+`decode_body` reads the body of a request, `convert_patched` converts the result of a patch. Both return the
+object and a list of findings (`unknown field "spec.foo"`): warnings, or with `fieldValidation=Strict` an
+error. Nothing is defaulted or validated here.
 """
 
 from typing import Any
@@ -29,23 +29,23 @@ TEXTS = (JSON, YAML)
 ACCEPTED = (*TEXTS, PROTOBUF)
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
 
-NON_JSON_COST = 8  # times what reading JSON of the same length takes
+NON_JSON_COST = 8  # parsing YAML and protobuf takes so much longer than JSON of the same length
 
 _SCHEME = "pkg/api/legacyscheme/scheme.go:30"
-# Upstream takes this one to this day: it has the same fields, and kubectl up to 1.21 drains with it.
+# Upstream still accepts it: the fields are the same, and kubectl up to 1.21 sends it to drain a node.
 _OLDER_EVICTION = ("policy/v1beta1", "Eviction")
 _MAX_FINDINGS = 100
 _SUMMARY = 30
 
 
 class Undecodable(Exception):
-    """Plain data that its type cannot take; the sentence is the API's."""
+    """Plain data that does not fit its type; the message is the API's."""
 
 
 def decode_body(kind: Kind, body: bytes, content_type: str, validation: str = WARN) -> tuple[Any, list[str]]:
     """The object in a request body (a dict for custom resources), and warnings. Raises BadRequest."""
     if protobuf.is_protobuf(content_type) and kind.type is not None:
-        return _decode_protobuf(kind, kind.type, body), []  # numbers leave nothing to be strict about
+        return _decode_protobuf(kind, kind.type, body), []  # unknown fields have no names in protobuf
     document, findings = _document(kind, body, content_type)
     _check_type(kind, document)
     try:
@@ -59,7 +59,7 @@ def decode_body(kind: Kind, body: bytes, content_type: str, validation: str = WA
 
 
 async def decode_request(kind: Kind, request: Request, validation: str = WARN) -> tuple[Any, list[str]]:
-    """`decode_body` of a request, beside the loop if the body is large."""
+    """Decode the body of a request, in a thread if it is large."""
     body, content_type = request.body, request.headers.get("content-type")
     size = len(body) if _media(content_type) in ("", JSON) else len(body) * NON_JSON_COST
     return await cpu_offload.run(size, [], decode_body, kind, body, content_type, validation)
@@ -81,7 +81,7 @@ def _decode_protobuf(kind: Kind, of: type[Object], body: bytes) -> Any:
 def convert_patched(
     kind: Kind, data: dict[str, Any], validation: str = WARN, *, findings: list[str] | None = None
 ) -> tuple[Any, list[str]]:
-    """A patch's result as an object; `findings` were found in the patch itself. Raises Invalid."""
+    """Convert the result of a patch; `findings` are those of the patch itself. Raises Invalid."""
     shown = msgspec.json.encode(data).decode() if validation == STRICT else ""
     try:
         obj, more = convert_object(kind, data)
@@ -94,10 +94,10 @@ def convert_patched(
 
 
 def convert_object(kind: Kind, data: dict[str, Any]) -> tuple[Any, list[str]]:
-    """The object of a kind from plain data (changed on the way), and what is wrong with its fields."""
+    """Convert plain data, which is modified, to an object of a kind. Also returns findings."""
     metadata = data.get("metadata")
     if type(metadata) is dict and metadata.get("managedFields") == []:
-        metadata["managedFields"] = [{}]  # also says: forget all owners; an empty list would say nothing
+        metadata["managedFields"] = [{}]  # an empty list clears all owners, but would be omitted as empty
     if kind.type is None:
         found = kind.prune(data) if kind.prune is not None else []
         return data, [f'unknown field "{path}"' for path in found]
@@ -105,7 +105,7 @@ def convert_object(kind: Kind, data: dict[str, Any]) -> tuple[Any, list[str]]:
 
 
 def convert_struct(of: type[Object], data: dict[str, Any]) -> tuple[Any, list[str]]:
-    """The same for any type, such as DeleteOptions."""
+    """Convert plain data to any type, such as DeleteOptions."""
     try:
         found = walker(of)(data)
         obj = msgspec.convert(data, of)
@@ -119,7 +119,7 @@ def convert_struct(of: type[Object], data: dict[str, Any]) -> tuple[Any, list[st
 
 
 def decode_options(of: type[Object], body: bytes, content_type: str) -> Any:
-    """The options that a body holds, whatever group's they say they are. Raises BadRequest."""
+    """Decode options such as DeleteOptions; their apiVersion is ignored. Raises BadRequest."""
     try:
         if protobuf.is_protobuf(content_type):
             envelope = protobuf.open_body(body)
@@ -146,7 +146,7 @@ def _check_options(of: type[Object], kind: Any) -> None:
 def parse_body(
     body: bytes, content_type: str, *, accepted: tuple[str, ...] = ACCEPTED
 ) -> tuple[Any, list[str]]:
-    """A body of text as plain data, and its duplicate fields. Raises Malformed or UnsupportedMediaType."""
+    """Parse JSON or YAML. Also returns its duplicate fields. Raises MalformedBody or UnsupportedMediaType."""
     name = _media(content_type)
     if name in ("", JSON):
         document, duplicates = parse_json(body)
@@ -166,7 +166,7 @@ def _media(content_type: str) -> str:
 
 
 def _document(kind: Kind, body: bytes, content_type: str) -> tuple[dict[str, Any], list[str]]:
-    # The fields of a custom resource have no numbers.
+    # Custom resources have no protobuf form.
     accepted = TEXTS if kind.type is None else ACCEPTED
     try:
         document, findings = parse_body(body, content_type, accepted=accepted)
@@ -200,7 +200,7 @@ def _summary(body: bytes) -> str:
 
 
 def _check_type(kind: Kind, document: dict[str, Any]) -> None:
-    """Kind and apiVersion may be absent; what is there must fit the URL."""
+    """Kind and apiVersion may be absent; if present, they must match the URL."""
     version, name = document.get("apiVersion") or kind.api_version, document.get("kind") or kind.kind
     if not isinstance(version, str) or not isinstance(name, str):
         raise BadRequest(

@@ -1,8 +1,8 @@
-"""Plain data made ready for a Struct: unknown fields and nulls dropped, amounts and times canonical.
+"""Prepare plain data for a Struct: drop unknown fields and nulls, canonicalize quantities and times.
 
-One walker is compiled per type from its schema and touches only what needs touching; wrong types are left
-for msgspec to find. Paths are put together only when there is something to tell: findings are relative to
-the place where they arise, and each level on the way out adds its own step.
+A walker is compiled for each type from its schema and visits only the fields that may need a change. Wrong
+types are left for msgspec to report. Paths are built only for findings: each level adds its own step on the
+way out.
 """
 
 import re
@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 
 from volplane.api import quantity
-from volplane.api.meta import Resource
+from volplane.api.meta import ManagedFieldsEntry, Resource
 from volplane.api.object import Field, Object, schema
-from volplane.apiserver.decode.int_widths import width
+from volplane.api.published_schema import integer_width
 
-Walker = Callable[[Any], list[str] | None]  # findings, relative; None when there are none
-Fix = Callable[[Any, Any, Any], list[str] | None]  # (container, key, value): the same, may replace the value
+Walker = Callable[[Any], list[str] | None]  # relative paths of findings; None if there are none
+Fix = Callable[[Any, Any, Any], list[str] | None]  # (container, key, value) → findings; may replace the value
 
 _TYPE_META = ("kind", "apiVersion")
 _LIMITS = {"int32": 1 << 31, "int64": 1 << 63}
@@ -29,12 +29,12 @@ _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:
 
 
 class TypeMismatch(Exception):
-    """A value that its field cannot take."""
+    """A value that does not fit its field."""
 
 
 @cache
 def walker(of: type[Object]) -> Walker:
-    """The walker of an object type: cleans a dict in place and returns what a strict reader objects to."""
+    """The walker of a type: cleans a dict in place and returns the paths of unknown fields."""
     table: dict[str, Fix | None] = {}
     known = table.get
     absent: Any = object()
@@ -42,7 +42,7 @@ def walker(of: type[Object]) -> Walker:
 
     def walk(data: Any) -> list[str] | None:
         if type(data) is not dict:
-            return None  # msgspec says what it should have been
+            return None  # msgspec reports the type error
         found: list[str] = []
         drop: list[str] = []
         for key, value in data.items():
@@ -65,7 +65,7 @@ def walker(of: type[Object]) -> Walker:
 
     # Filled after `walk` exists: types may contain themselves.
     for name, field in schema(of).items():
-        table[name] = _fix(field, of.__name__)
+        table[name] = _fix(field, of)
     return walk
 
 
@@ -73,9 +73,9 @@ def _below(key: str, found: list[str]) -> list[str]:
     return [f"{key}{step}" if step.startswith("[") else f"{key}.{step}" for step in found]
 
 
-def _fix(field: Field, owner: str) -> Fix | None:
-    """What to do with a value of this field; None: nothing."""
-    if owner == "ManagedFieldsEntry" and field.name == "fieldsV1":
+def _fix(field: Field, owner: type[Object]) -> Fix | None:
+    """The fix for values of this field; None if they need none."""
+    if owner is ManagedFieldsEntry and field.name == "fieldsV1":
         return _raw
     if field.format in _FORMATS:
         return _FORMATS[field.format]
@@ -103,7 +103,7 @@ def _object(of: type[Object]) -> Fix:
     return fix
 
 
-def _list(field: Field, owner: str) -> Fix | None:
+def _list(field: Field, owner: type[Object]) -> Fix | None:
     assert field.item is not None
     inner = _fix(_with_name(field.item, field.name), owner)
     zero = _zero(field.item)
@@ -124,7 +124,7 @@ def _list(field: Field, owner: str) -> Fix | None:
     return fix
 
 
-def _map(field: Field, owner: str) -> Fix | None:
+def _map(field: Field, owner: type[Object]) -> Fix | None:
     assert field.item is not None
     inner = _fix(_with_name(field.item, field.name), owner)
     zero = _zero(field.item)
@@ -153,7 +153,7 @@ def _map(field: Field, owner: str) -> Fix | None:
 
 
 def _with_name(item: Field, name: str) -> Field:
-    """Items have no name of their own; their integers are as wide as their list's name says."""
+    """An item with the name of its list, which determines the width of integers."""
     return Field(
         attribute=item.attribute,
         name=name,
@@ -165,7 +165,7 @@ def _with_name(item: Field, name: str) -> Field:
 
 
 def _zero(item: Field) -> Callable[[], Any] | None:
-    """What a null element means."""
+    """The zero value that replaces a null element."""
     if item.format == "quantity":
         return lambda: "0"
     return _ZEROS.get(item.shape)
@@ -176,22 +176,21 @@ _ZEROS: dict[str, Callable[[], Any]] = {
     "integer": int,
     "number": float,
     "boolean": bool,
-    "bytes": str,  # base64 of nothing
+    "bytes": str,  # empty base64
     "object": dict,
     "map": dict,
     "list": list,
 }
 
 
-def _integer(owner: str, name: str) -> Fix:
-    kind = width(owner, name)
+def _integer(owner: type[Object], name: str) -> Fix:
+    kind = integer_width(owner, name)
     limit = _LIMITS[kind]
 
     def fix(container: Any, key: Any, value: Any) -> None:
         if type(value) is int and not -limit <= value < limit:
-            raise TypeMismatch(
-                f"json: cannot unmarshal number {value} into Go struct field {owner}.{name} of type {kind}"
-            )
+            where = f"Go struct field {owner.__name__}.{name} of type {kind}"
+            raise TypeMismatch(f"json: cannot unmarshal number {value} into {where}")
 
     return fix
 

@@ -1,4 +1,4 @@
-"""Type errors in the words that clients of the API know: Go's.
+"""Type errors in the words of Go's JSON decoder, which clients of the API know.
 
 msgspec says ``Expected `str`, got `int` - at `$.spec.containers[0].image` ``; the API says `json: cannot
 unmarshal number into Go struct field Container.spec.containers.image of type string`.
@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from volplane.api.object import Field, Object, schema
-from volplane.apiserver.decode.int_widths import width
+from volplane.api.published_schema import integer_width
 
 _SENTENCE = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>\w+)`(?: - at `\$(?P<path>.*)`)?")
 _GOT = {
@@ -24,7 +24,7 @@ _SCALARS = {"string": "string", "boolean": "bool", "number": "float64", "bytes":
 
 
 def type_error(of: type[Object], error: msgspec.ValidationError) -> str:
-    """The API's sentence for a value of the wrong type."""
+    """The API's message for a value of the wrong type."""
     found = _SENTENCE.search(str(error))
     if found is None:
         return str(error)
@@ -35,13 +35,15 @@ def type_error(of: type[Object], error: msgspec.ValidationError) -> str:
     if field is None:
         return f"json: cannot unmarshal {got} into Go value of type v1.{of.__name__}"
     kind = go_type(owner, field.item if inside and field.item else field, field.name)
-    return f"json: cannot unmarshal {got} into Go struct field {owner}.{'.'.join(steps)} of type {kind}"
+    return (
+        f"json: cannot unmarshal {got} into Go struct field {owner.__name__}.{'.'.join(steps)} of type {kind}"
+    )
 
 
-def _locate(of: type[Object], steps: list[str]) -> tuple[str, Field | None]:
-    owner, here, field = of.__name__, of, None
+def _locate(of: type[Object], steps: list[str]) -> tuple[type[Object], Field | None]:
+    owner, here, field = of, of, None
     for step in steps:
-        owner, field = here.__name__, schema(here).get(step)
+        owner, field = here, schema(here).get(step)
         inner = field
         while inner is not None and inner.item is not None:
             inner = inner.item
@@ -51,13 +53,13 @@ def _locate(of: type[Object], steps: list[str]) -> tuple[str, Field | None]:
     return owner, field
 
 
-def go_type(owner: str, field: Field, name: str) -> str:
-    """The Go type of a field, as far as the wire lets it be known."""
+def go_type(owner: type[Object], field: Field, name: str) -> str:
+    """The Go type of a field, as far as the schema tells."""
     if field.format == "int-or-string":
         return "intstr.IntOrString"
     match field.shape:
         case "integer":
-            return width(owner, name)
+            return integer_width(owner, name)
         case "list":
             return f"[]{go_type(owner, field.item, name) if field.item else 'interface {}'}"
         case "map":

@@ -1,19 +1,19 @@
-"""How much a request's body may hold, whatever its language.
+"""Limits on the number of values in a request body, JSON or YAML.
 
-Bytes alone do not bound the time it takes: three megabytes can be a million empty lists, and reading those is
-one step that nothing interrupts. An object of the largest size that is stored has some ten thousand values.
+The size in bytes does not bound the parsing time: three megabytes can be a million empty lists, and parsing
+them blocks the event loop. The largest object that can be stored has some ten thousand values.
 """
 
 from volplane.api.errors import TooLarge
 
 MAX_VALUES = 200_000  # members, elements, objects and lists
-MAX_DEPTH = 1000  # of objects and lists in each other
-_SHORTEST = 2  # bytes that a value takes
+MAX_DEPTH = 1000  # nested objects and lists
+_SHORTEST = 2  # bytes of the shortest value
 _CHUNK = 64 * 1024
 
 
 class MalformedBody(ValueError):
-    """The body is neither JSON nor YAML, whichever it claims to be."""
+    """The body is not valid JSON or YAML."""
 
 
 def too_many_values() -> TooLarge:
@@ -21,7 +21,7 @@ def too_many_values() -> TooLarge:
 
 
 def check_values(body: bytes) -> None:
-    """Refuse JSON with too many values, before anything is made of it. Raises TooLarge."""
+    """Refuse JSON with too many values before parsing it. Raises TooLarge."""
     if len(body) < MAX_VALUES * _SHORTEST or _count_separators(body) <= MAX_VALUES:
         return
     if _count_values(body) > MAX_VALUES:
@@ -29,12 +29,13 @@ def check_values(body: bytes) -> None:
 
 
 def _count_separators(text: bytes) -> int:
-    """There is one of these signs before each value but the first, and perhaps more of them in strings."""
+    """An upper bound of the number of values: one of these characters stands before each, some are in
+    strings."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _count_values(body: bytes) -> int:
-    """The same count without what stands in strings, piece by piece, so that others get their turn."""
+    """The same without characters in strings, chunk by chunk, so that other threads get their turn."""
     found, inside = 0, False
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     for at in range(0, len(plain), _CHUNK):

@@ -1,9 +1,8 @@
-"""Request bodies as plain data: JSON (and YAML, see `yaml_text`), with the paths of members that occur twice.
+"""JSON bodies as plain data, with the paths of duplicate members. See `yaml_text` for YAML.
 
-Reading JSON twice costs more than the rest of a write together, so the fast parser reads it once and the
-members of the result are counted against the keys in the text; only when they differ is the body read again
-by the parser that sees duplicates. Counting may report too many (never too few), which costs time and
-nothing else.
+Parsing with duplicate detection is slow. So the fast parser runs first, and the number of members in its
+result is compared with the number of keys in the text; only if they differ does the slow parser run. The
+count of keys may be too high, never too low: that costs time, but misses no duplicate.
 """
 
 import json
@@ -14,7 +13,7 @@ import msgspec
 
 from volplane.apiserver.decode.limits import MalformedBody, check_values
 
-# A quote that is not escaped, then a colon: the end of a member's name.
+# An unescaped quote and a colon: the end of a key.
 _KEY_END = re.compile(rb'(?<!\\)"[ \t\r\n]*:')
 _decoder = msgspec.json.Decoder()
 
@@ -51,7 +50,7 @@ _GO_MESSAGES = {
 
 
 def _go_json_error(body: bytes, error: Exception) -> str:
-    """The complaint in the API's words where they are well known."""
+    """The parse error in Go's words, where we know them."""
     try:
         json.loads(body)
     except json.JSONDecodeError as found:
@@ -65,7 +64,7 @@ def _go_json_error(body: bytes, error: Exception) -> str:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object with its duplicates still there."""
+    """A JSON object with its duplicate members."""
 
 
 def _json_duplicates(body: bytes) -> list[str]:

@@ -1,8 +1,8 @@
-"""YAML as the API reads it: the first document as plain data, and a sentence for each key that occurs twice.
+"""YAML bodies as plain data, with a message for each duplicate key.
 
-The document is made from libyaml's events and not by its composer, which calls itself for each level and ends
-the process when there are too many. So levels and values are counted as they come, and so is what an alias
-repeats: a few lines can stand for more than any machine holds.
+The document is built from libyaml's events, not by its composer, which recurses for each level and crashes
+the process on deep nesting. So depth and values are counted as they come, and aliases as well: a few lines of
+them can expand to more than the memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from yaml.nodes import ScalarNode
 
 from volplane.apiserver.decode.limits import MAX_DEPTH, MAX_VALUES, MalformedBody, too_many_values
 
-MAX_REPEATED = 3 * 1024 * 1024  # bytes that aliases may stand for, all together
+MAX_REPEATED = 3 * 1024 * 1024  # total size that aliases may expand to
 
 _TAG = "tag:yaml.org,2002:"
 _TEXT, _MERGE, _TIMESTAMP = f"{_TAG}str", f"{_TAG}merge", f"{_TAG}timestamp"
@@ -24,19 +24,19 @@ _KNOWN = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "bin
 
 
 class _Loader(yaml.CSafeLoader):
-    """Gives events, and says what plain words mean."""
+    """Parses events and resolves the types of plain scalars."""
 
 
 class _OpenCollection(Struct):
-    """A list or an object that has not ended."""
+    """A list or mapping that has not ended."""
 
     made: list[Any] | dict[str, Any]
     anchor: str | None
-    weight: int = 1  # bytes, with everything inside
-    key: Any = None  # that waits for its value
+    weight: int = 1  # size with everything inside
+    key: Any = None  # whose value comes next
     has_key: bool = False
     key_line: int = 0
-    merged: list[dict[str, Any]] = []  # what `<<` names, the most important first
+    merged: list[dict[str, Any]] = []  # mappings merged by `<<`, by precedence
 
 
 class _MergeKey:
@@ -44,7 +44,7 @@ class _MergeKey:
 
 
 def parse_yaml(body: bytes) -> tuple[Any, list[str]]:
-    """Raises Malformed and TooLarge."""
+    """Raises MalformedBody and TooLarge."""
     loader = _Loader(body)
     try:
         reader = _YamlReader(loader)
@@ -63,14 +63,14 @@ class _YamlReader:
     def __init__(self, loader: _Loader) -> None:
         self._loader = loader
         self._open: list[_OpenCollection] = []
-        self._anchors: dict[str, tuple[Any, int] | None] = {}  # None: it has not ended
+        self._anchors: dict[str, tuple[Any, int] | None] = {}  # None: not ended yet
         self._repeated = 0
         self._document: Any = None
         self._line = 0
         self.duplicates: list[str] = []
 
     def read(self) -> Any:
-        """The first document; a second one is a mistake, as for upstream."""
+        """The only document; a second one is an error, as upstream."""
         values = documents = 0
         while True:
             event: Any = self._loader.get_event()
@@ -111,7 +111,7 @@ class _YamlReader:
             raise self._wrong(f"cannot read tag {tag!r}")
         node = ScalarNode(tag, event.value)
         value = self._loader.construct_object(node)
-        self._loader.constructed_objects.clear()  # nobody asks for this node again
+        self._loader.constructed_objects.clear()  # or every node would be kept
         if isinstance(value, float) and not math.isfinite(value):
             raise MalformedBody(f"error converting YAML to JSON: json: unsupported value: {event.value}")
         return value.decode(errors="replace") if isinstance(value, bytes) else value
@@ -151,7 +151,7 @@ class _YamlReader:
         self._put(value, weight, None)
 
     def _put(self, value: Any, weight: int, anchor: str | None) -> None:
-        """A value that is complete goes to where it belongs."""
+        """Add a complete value to the open collection."""
         if anchor is not None:
             self._anchors[anchor] = value, weight
         if not self._open:
@@ -184,7 +184,7 @@ class _YamlReader:
 
 
 def _key(value: Any) -> str:
-    """JSON has text keys only."""
+    """JSON keys are strings."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -1,8 +1,7 @@
-"""OpenAPI: what kubectl and other clients read to check, explain and patch objects.
+"""OpenAPI documents, from which kubectl and other clients validate, explain and patch objects.
 
-Documents are rendered when they are first asked for, and again after the registry changed. A v3 document is
-addressed with the hash of its bytes: with the right hash it may be cached for a year, with an old one the
-client is sent to the new address.
+Documents are rendered on first request, and again after the registry has changed. The URL of a v3 document
+contains the hash of its bytes: with the current hash it may be cached for a year, an old one is redirected.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from datetime import timedelta
 from email.utils import format_datetime
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -43,16 +41,16 @@ class OpenApiDocument(Struct, frozen=True):
 
 
 class OpenApiDocuments:
-    """The rendered documents for one state of the registry, each made when it is first needed."""
+    """The documents for one state of the registry, rendered when they are first needed."""
 
     def __init__(self, registry: Registry, before: OpenApiDocuments | None = None) -> None:
         self.version = registry.version
         self._registry = registry
-        self._kinds = registry.kinds()  # now: documents are made beside the loop, where kinds come and go
+        self._kinds = registry.kinds()  # a copy: documents are rendered in a thread while kinds come and go
         self.group_versions = _group_versions(registry)
         self._made: dict[str, OpenApiDocument] = {}
         if before is not None:
-            # What is rendered of kinds that have not changed is still right.
+            # Documents of unchanged kinds stay valid.
             kept = (gv for gv, kinds in self.group_versions.items() if before.group_versions.get(gv) == kinds)
             self._made = {gv: before._made[gv] for gv in kept if gv in before._made}
 
@@ -63,7 +61,7 @@ class OpenApiDocuments:
         return self._made[name]
 
     async def render_in_thread(self, name: str, make: Callable[[], OpenApiDocument]) -> OpenApiDocument:
-        """One that is made beside the loop: with large definitions it takes its time."""
+        """Render in a thread: large custom resource definitions take long."""
         made = self._made.get(name)
         return made if made is not None else await cpu_offload.run(cpu_offload.LARGE + 1, [], make)
 
@@ -91,23 +89,20 @@ class OpenApiDocuments:
         return v2.document(self._kinds, self._custom(v2=True))
 
     def _custom(self, *, v2: bool) -> Custom:
-        """Custom kinds are published as their definitions describe them."""
+        """The published schema of custom kinds, from their definitions."""
         meta = {"$ref": name_of(ObjectMeta)}
 
-        def published(kind: Kind) -> Mapping[str, Any]:
+        def custom_schema(kind: Kind) -> Mapping[str, Any]:
             entry = self._registry.find(kind.group, kind.version, kind.plural)
             return published_model(entry.strategy.schema if entry is not None else None, meta, v2=v2)
 
-        return published
-
-
-_documents_by_registry: WeakKeyDictionary[Registry, OpenApiDocuments] = WeakKeyDictionary()
+        return custom_schema
 
 
 def documents_of(registry: Registry) -> OpenApiDocuments:
-    found = _documents_by_registry.get(registry)
+    found: OpenApiDocuments | None = registry.rendered.get("openapi")
     if found is None or found.version != registry.version:
-        found = _documents_by_registry[registry] = OpenApiDocuments(registry, found)
+        found = registry.rendered["openapi"] = OpenApiDocuments(registry, found)
     return found
 
 

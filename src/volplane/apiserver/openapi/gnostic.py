@@ -1,7 +1,6 @@
-"""The OpenAPI v2 document as gnostic's protobuf message, on which kubectl up to 1.28 insists.
+"""The OpenAPI v2 document as gnostic's protobuf message, which kubectl up to 1.28 requires.
 
-Only what our document contains can be written. Every message is a run of fields, every field a tag and
-bytes, so the whole encoder is one varint and one function per message.
+Encodes only what our document contains: a function for each message, and one for fields and varints.
 """
 
 from __future__ import annotations

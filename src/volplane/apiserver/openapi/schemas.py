@@ -1,7 +1,7 @@
 """Schemas of the API's types, derived from the Structs: what OpenAPI v2 and v3 have in common.
 
 A definition is plain data in the common subset of both versions. References are written as `{"$ref": name}`
-with the bare name; `spec` puts the prefix of its version before it.
+with the bare name; `v2` and `v3` add the prefix of their version.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from volplane.api import kinds
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, ListMeta, ObjectMeta, Resource, Status
 from volplane.api.object import Field, Object, schema
-from volplane.apiserver.decode.int_widths import width
-from volplane.apiserver.openapi import descriptions
-from volplane.apiserver.openapi.required import LESS, MORE
+from volplane.api.published_schema import integer_width, required_fields
+from volplane.apiserver.openapi.descriptions import describe_field, describe_type
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 PATCH = f"{META}.Patch"
@@ -41,7 +40,7 @@ _SCALARS: Mapping[str, dict[str, Any]] = {
     "bytes": {"type": "string", "format": "byte"},
     "any": {"type": "object"},
 }
-# What is not an object on the wire.
+# Types that are not objects on the wire.
 LEAVES: Mapping[str, dict[str, Any]] = {
     QUANTITY: {"type": "string"},
     INT_OR_STRING: {"type": "string", "format": "int-or-string"},
@@ -51,7 +50,7 @@ LEAVES: Mapping[str, dict[str, Any]] = {
 }
 
 
-Custom = Callable[[Kind], Mapping[str, Any]]  # what is published of a custom kind
+Custom = Callable[[Kind], Mapping[str, Any]]  # the published schema of a custom kind
 
 
 def package(of: type[Object]) -> str:
@@ -86,7 +85,7 @@ def gvk(kind: Kind) -> dict[str, str]:
 
 
 def definitions(served: Iterable[Kind], custom: Custom) -> dict[str, dict[str, Any]]:
-    """The definitions of these kinds, their lists, and everything they are made of."""
+    """The definitions of these kinds, their lists, and all types that they use."""
     found: dict[str, dict[str, Any]] = {}
     for kind in served:
         if kind.type is not None:
@@ -125,10 +124,10 @@ _WITH_TYPE_META = (DeleteOptions, Status)
 @cache
 def definition(of: type[Object]) -> dict[str, Any]:
     made: dict[str, Any] = {"type": "object"}
-    if text := descriptions.of_type(_type_key(of)):
+    if text := describe_type(_type_key(of)):
         made["description"] = text
     top = issubclass(of, Resource) or of in _WITH_TYPE_META
-    properties = {name: _property(field, of.__name__) for name, field in schema(of).items()}
+    properties = {name: _property(field, of) for name, field in schema(of).items()}
     together = sorted({**(_TYPE_META if top else {}), **properties}.items())
     made["properties"] = {name: _add_description(_type_key(of), name, body) for name, body in together}
     if needed := required_fields(of):
@@ -144,25 +143,19 @@ def definition(of: type[Object]) -> dict[str, Any]:
 
 
 def _type_key(of: type[Object]) -> str:
-    """A type by its group's short name, as the tables beside this file call it."""
+    """The key of a type in `descriptions.yaml`."""
     return f"{package(of).split('.')[-2]}.{of.__name__}"
 
 
 def _add_description(row: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
-    text = descriptions.of_field(row, name)
+    text = describe_field(row, name)
     return {"description": text, **body} if text else body
 
 
-def required_fields(of: type[Object]) -> list[str]:
-    key = _type_key(of)
-    always = {name for name, field in schema(of).items() if field.always_written}
-    return sorted((always | set(MORE.get(key, ()))) - set(LESS.get(key, ())))
-
-
-def _property(field: Field, owner: str) -> dict[str, Any]:
+def _property(field: Field, owner: type[Object]) -> dict[str, Any]:
     made = _shape(field, owner, field.name)
     if field.shape == "list":
-        # Lists merge in one way for strategic merge patch and in another for apply; both are told.
+        # Strategic merge patch and apply merge lists in different ways: both are published.
         made["x-kubernetes-list-type"] = field.list_type
         if field.list_type == "map":
             made["x-kubernetes-list-map-keys"] = list(field.list_keys)
@@ -182,13 +175,13 @@ def _strategy(field: Field) -> str:
     return ",".join(word for word, holds in words if holds)
 
 
-def _shape(field: Field, owner: str, name: str) -> dict[str, Any]:
+def _shape(field: Field, owner: type[Object], name: str) -> dict[str, Any]:
     if field.format in _FORMATS:
         return {"$ref": _FORMATS[field.format]}
     if field.type is not None:
         return {"$ref": name_of(field.type)}
     if field.shape == "integer":
-        return {"type": "integer", "format": width(owner, name)}
+        return {"type": "integer", "format": integer_width(owner, name)}
     if field.item is not None:
         inner = _shape(field.item, owner, name)
         if field.shape == "list":

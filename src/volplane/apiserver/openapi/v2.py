@@ -1,4 +1,4 @@
-"""OpenAPI v2 for kubectl up to 1.28: all definitions, and the `patch` operations, the ones it reads."""
+"""OpenAPI v2 for kubectl up to 1.28: all definitions, and of the operations only `patch`, which it reads."""
 
 from __future__ import annotations
 

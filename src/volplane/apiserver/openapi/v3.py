@@ -44,7 +44,7 @@ def document(served: Iterable[Kind], custom: Custom) -> dict[str, Any]:
 
 
 def _schema(plain: dict[str, Any]) -> dict[str, Any]:
-    """In this version nothing stands beside a reference: what is said about it goes around it."""
+    """In v3 a $ref has no siblings: a description goes around it, with allOf."""
     body: dict[str, Any] = prefix_refs(plain, _PREFIX)
     properties = body.get("properties")
     if not properties:
@@ -60,9 +60,9 @@ def _wrap_ref(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def prefix_refs(value: Any, prefix: str) -> Any:
-    """References with the prefix of their document's version."""
+    """Add the prefix of the document's version to all references."""
     if isinstance(value, Mapping):
-        # A schema of schemas has a property named "$ref", whose value is no reference.
+        # The schema of JSONSchemaProps has a property named "$ref", which is no reference.
         return {
             k: prefix + v if k == "$ref" and isinstance(v, str) else prefix_refs(v, prefix)
             for k, v in value.items()

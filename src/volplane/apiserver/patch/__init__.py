@@ -1,8 +1,8 @@
-"""Patches: how a PATCH body changes the wire form of an object.
+"""Apply PATCH bodies to the wire form of an object. Pure.
 
-All of it is pure: the body is read once, applied to plain data as often as it takes, and typing, defaults and
-validation of the result are left to the caller (`decode.canonical`). What a strict reader would object to in
-the body itself (duplicate members, unknown members of a JSON Patch operation) goes to `findings`.
+The body is parsed once and applied to plain data, again after each write conflict. The caller converts,
+defaults and validates the result (`decode.convert_patched`). `findings` collects what strict field validation
+reports about the body itself: duplicate members, unknown members of a JSON Patch operation.
 """
 
 from collections.abc import Callable
@@ -25,16 +25,16 @@ Map = dict[str, Any]
 
 
 class TrustedBody(bytes):
-    """A body that was written here, from a mapping: it is well-formed, and has no member twice."""
+    """A body encoded by this process: well-formed and without duplicate members."""
 
 
 def accepted_media_types(kind: Kind) -> tuple[str, ...]:
-    """The patch types of a kind; custom resources have no schema for strategic merge patch."""
+    """Return the patch types of a kind; custom resources do not support strategic merge patch."""
     return (JSON, MERGE, STRATEGIC, APPLY) if kind.type is not None else (JSON, MERGE, APPLY)
 
 
 def media_type(kind: Kind, content_type: str) -> str:
-    """The patch type a Content-Type names. Raises UnsupportedMediaType."""
+    """Return the patch type of a Content-Type. Raise UnsupportedMediaType."""
     name = content_type.partition(";")[0].strip().lower()
     if name not in accepted_media_types(kind):
         listed = ", ".join(accepted_media_types(kind))
@@ -45,17 +45,17 @@ def media_type(kind: Kind, content_type: str) -> str:
 
 
 class ParsedPatch(Struct):
-    """A patch that was read: applied as often as another writer was faster."""
+    """A parsed patch; applied again whenever another writer was faster."""
 
     kind: Kind
     style: str
     document: Any
-    findings: list[str]  # what a strict reader objects to
-    members: Map | None = None  # what it says about members of the object; None: it may change any of them
+    findings: list[str]  # what strict field validation reports
+    members: Map | None = None  # top-level members that it changes; None: it may change any of them
 
     def apply_to(self, current: Map) -> Map:
-        """The object (wire form) after the patch. `current` is left as it is, and so is the patch: what
-        comes out holds pieces of a copy, and is changed by whoever gets it.
+        """Return the object (wire form) after the patch. Neither `current` nor the patch is modified; the
+        caller may modify the result.
         """
         try:
             return _PATCHES[self.style](self.kind, current, to_builtins(self.document))
@@ -66,7 +66,7 @@ class ParsedPatch(Struct):
 def read_patch(kind: Kind, content_type: str, body: bytes) -> ParsedPatch:
     style = media_type(kind, content_type)
     if style == APPLY:
-        # Apply merges by owners, which a document without its stored object does not have.
+        # Apply needs the owners of the stored object: see `verbs.apply`.
         listed = ", ".join(a for a in accepted_media_types(kind) if a != APPLY)
         raise UnsupportedMediaType(f"{APPLY} is not accepted here, only {listed}")
     try:
@@ -90,7 +90,7 @@ _NO_DOCUMENT = {
 def apply_patch(
     kind: Kind, content_type: str, current: Map, body: bytes, *, findings: list[str] | None = None
 ) -> Map:
-    """Both at once."""
+    """Parse and apply a patch."""
     reading = read_patch(kind, content_type, body)
     if findings is not None:
         findings += reading.findings
@@ -102,8 +102,8 @@ def _operations(operations: Any, duplicates: list[str]) -> tuple[list[Any], list
         operations = []
     if not isinstance(operations, list) or not all(isinstance(o, dict | None) for o in operations):
         word = "object" if isinstance(operations, dict) else "array"
-        told = f"json: cannot unmarshal {word} into Go value of type []handlers.jsonPatchOp"
-        raise BadRequest(f"error decoding patch: {told}")
+        message = f"json: cannot unmarshal {word} into Go value of type []handlers.jsonPatchOp"
+        raise BadRequest(f"error decoding patch: {message}")
     if len(operations) > jsonpatch.MAX_OPERATIONS:
         raise TooLarge(
             "Request entity too large: The allowed maximum operations in a JSON patch is "
@@ -115,7 +115,7 @@ def _operations(operations: Any, duplicates: list[str]) -> tuple[list[Any], list
 
 def _json(kind: Kind, current: Map, operations: Any) -> Map:
     try:
-        # Operations work in place, and on lists: what comes from an object has tuples.
+        # Operations modify lists in place; data from a Struct has tuples.
         result = jsonpatch.apply(json.decode(json.encode(current)), operations)
     except jsonpatch.CopyLimitExceeded as error:
         raise TooLarge(f"Request entity too large: {error}") from error
@@ -135,7 +135,7 @@ def _strategic(kind: Kind, current: Map, document: Any) -> Map:
     try:
         return strategic.apply(kind.type, current, document)
     except strategic.InvalidStrategicPatch as error:
-        # Upstream answers some of these with 500; nothing a client sends shall be our internal error.
+        # Upstream answers some of these with 500, but bad requests should get 4xx.
         raise (_unprocessable() if error.unprocessable else BadRequest(str(error))) from error
 
 
@@ -164,7 +164,7 @@ def _unknown_members(operations: list[Any]) -> list[str]:
 
 
 class _Unprocessable(Invalid):
-    """Not about a field: its details are there, and empty."""
+    """An Invalid error that is not about a field: its details are present but empty."""
 
     def status(self) -> dict[str, Any]:
         return {**super().status(), "details": {}}

@@ -1,9 +1,8 @@
-"""JSON Patch as the API's clients know it, which is not quite RFC 6902.
+"""JSON Patch as Kubernetes implements it, with deviations from RFC 6902.
 
-Controllers rely on the deviations: `replace` sets an object member that is absent, and an absent member
-counts as null for `test`. Array positions may be negative. The subtle thing: `add` counts negative
-positions from one past the end, so that `-1` appends, while all other operations count from the last
-element.
+Controllers rely on the deviations: `replace` sets a missing member, and a missing member counts as null for
+`test`. Array indices may be negative: `add` counts from one past the end, so that `-1` appends; all other
+operations count from the last element.
 """
 
 import re
@@ -15,18 +14,18 @@ from msgspec import json
 from volplane.apiserver import cpu_offload
 
 MAX_OPERATIONS = 10_000
-MAX_COPIED = 3 * 1024 * 1024  # bytes of JSON that all copies of one patch may make
+MAX_COPIED = 3 * 1024 * 1024  # bytes of JSON that all `copy` operations of a patch may add
 
 _POSITION = re.compile(r"[+-]?[0-9]{1,18}")
 _ABSENT = object()
 
 
 class JSONPatchFailed(Exception):
-    """An operation that cannot be carried out, or a `test` that is not true."""
+    """An operation cannot be applied, or a `test` failed."""
 
 
 class CopyLimitExceeded(Exception):
-    """Copies of copies: a few operations can make a document of any size."""
+    """`copy` operations exceed the size limit: copies of copies grow exponentially."""
 
     def __init__(self, copied: int) -> None:
         super().__init__(
@@ -36,9 +35,9 @@ class CopyLimitExceeded(Exception):
 
 
 def apply(document: dict[str, Any], operations: list[Any]) -> Any:
-    """The document after all operations. The document itself is changed on the way.
+    """Apply all operations; modifies the document.
 
-    Raises PatchFailed and CopiedTooMuch.
+    Raise JSONPatchFailed or CopyLimitExceeded.
     """
     root: Any = document
     copied = 0
@@ -57,7 +56,7 @@ def apply(document: dict[str, Any], operations: list[Any]) -> Any:
 
 
 def equal_as_json(left: Any, right: Any) -> bool:
-    """Equal as JSON texts: 1 is neither 1.0 nor true, and the order of members does not count."""
+    """Compare as JSON text: 1 equals neither 1.0 nor true; the order of members does not matter."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -103,7 +102,7 @@ def _move(root: Any, operation: Mapping[str, Any]) -> Any:
 
 
 def _copy(root: Any, operation: Mapping[str, Any], allowed: int) -> int:
-    """The bytes that were copied, as JSON: what is measured is also what the copy is made from."""
+    """Copy a value and return its size as JSON."""
     value = _get(*_parent(root, _pointer(operation, "from"), "copy operation"))
     path = _pointer(operation, "path")
     parent, key = _parent(root, path, "copy operation")
@@ -124,12 +123,8 @@ def _test(root: Any, operation: Mapping[str, Any]) -> Any:
 
 
 _OPERATIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
-    "add": _add,
-    "remove": _remove,
-    "replace": _replace,
-    "move": _move,
-    "test": _test,
-}
+    "add": _add, "remove": _remove, "replace": _replace, "move": _move, "test": _test,
+}  # fmt: skip
 
 
 def _text(operation: Mapping[str, Any], name: str) -> str:
@@ -145,7 +140,7 @@ def _pointer(operation: Mapping[str, Any], name: str) -> str:
 
 
 def _parent(root: Any, path: str, what: str) -> tuple[dict[str, Any] | list[Any], str]:
-    """The container that holds the path's last step, and that step."""
+    """Return the container of the last step of a path, and that step."""
     _, *steps = path.split("/")
     if not steps:
         raise JSONPatchFailed(f'{what} does not apply: doc is missing path: "{path}": missing value')

@@ -1,14 +1,13 @@
 """JSON merge patch (RFC 7386): null removes, objects merge, everything else replaces.
 
-The subtle thing: nulls inside objects that are new are dropped too, also inside lists, where RFC 7386 would
-keep them; the API's clients see it so.
+As in Kubernetes, nulls inside new objects are dropped even inside lists, where RFC 7386 keeps them.
 """
 
 from typing import Any
 
 
 def merge(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """The target with the patch laid over it; neither is changed."""
+    """Merge the patch into a copy of the target."""
     out = dict(target)
     for key, value in patch.items():
         if value is None:
@@ -26,7 +25,7 @@ def merge(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_nulls(value: Any) -> Any:
-    """Members that are null go; list elements that are null stay, since their places count."""
+    """Remove null members; null list elements stay, because removing them would shift the others."""
     if isinstance(value, dict):
         return {k: without_nulls(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):

@@ -1,9 +1,9 @@
 """Strategic merge patch: lists merge by key where the type's schema says so.
 
 Directives in the patch: `$patch` (delete, replace) in a map or list element,
-`$deleteFromPrimitiveList/<list>`, `$setElementOrder/<list>`, `$retainKeys`. The subtle thing is the order
-of a merged list: items that the patch names stand in the patch's order, and an item only the server has
-goes before the first named item that stood behind it.
+`$deleteFromPrimitiveList/<list>`, `$setElementOrder/<list>`, `$retainKeys`. Order of a merged list: items in
+the patch have the patch's order; an item that only the server has goes before the first patch item that
+followed it on the server.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ FieldLookup = Callable[[str], Field | None]
 
 
 class InvalidStrategicPatch(Exception):
-    """A patch that breaks the format. `unprocessable`: it could be read, but the object cannot take it."""
+    """An invalid patch. `unprocessable`: its format is valid, but it cannot be applied to the object."""
 
     def __init__(self, message: str, *, unprocessable: bool = False) -> None:
         super().__init__(message)
@@ -34,16 +34,16 @@ class InvalidStrategicPatch(Exception):
 
 
 def apply(of: type[Object], target: Map, patch: Map) -> Map:
-    """The target (wire form of an `of`; lists may be tuples) with the patch merged in; neither is changed."""
+    """Merge the patch into a copy of the target (wire form of an `of`; lists may be tuples)."""
     return _merge_map(target, patch, schema(of).get)
 
 
 def _nothing(_: str) -> None:
-    """The fields of free-form data: nothing is known of them, so their lists are replaced."""
+    """Look up a field of free-form data: nothing is known, so its lists are replaced."""
 
 
 def _inside(field: Field | None) -> FieldLookup:
-    """How to look up the fields inside an object, or the values of a map."""
+    """Return the lookup function for the fields of an object, or the values of a map."""
     if field is not None and field.type is not None:
         return schema(field.type).get
     if field is not None and field.shape == "map":
@@ -80,7 +80,7 @@ def _apply_directive(patch: Map) -> Map:
 
 
 def _retain_keys(target: Map, patch: Map) -> tuple[Map, Map]:
-    """The target without the keys that `$retainKeys` does not list, and the patch without that directive."""
+    """Return the target without keys that `$retainKeys` does not list, and the rest of the patch."""
     if RETAIN not in patch:
         return dict(target), patch
     keys = patch[RETAIN]
@@ -100,7 +100,7 @@ def _merge_member(out: Map, key: str, value: Any, field: Field | None) -> None:
     elif isinstance(held, list | tuple) and isinstance(value, list):
         out[key] = _merge_list(list(held), value, field)
     elif isinstance(value, dict) and DIRECTIVE in value:
-        # A directive for something that is not there: nothing to delete, nothing to replace.
+        # A directive for a missing member: nothing to delete or replace.
         out.pop(key, None)
     else:
         out[key] = _without_directives(without_nulls(value))
@@ -159,7 +159,7 @@ def _elements_are_maps(*lists: list[Any]) -> bool:
 
 
 def _special_elements(held: list[Map], patch: list[Map], key: str) -> tuple[list[Map], list[Map]]:
-    """The held elements after `$patch` elements did their work, and the patch's other elements."""
+    """Apply `$patch` elements; return the remaining held elements and the patch's other elements."""
     plain = [element for element in patch if DIRECTIVE not in element]
     gone: set[str | bytes] = set()
     for element in (e for e in patch if DIRECTIVE in e):
@@ -199,12 +199,12 @@ def _key_of(element: Map, key: str) -> Any:
 
 
 def _token(value: Any) -> str | bytes:
-    """What is the same for values that are equal as JSON texts, and for no others."""
+    """Return a hashable token that is equal exactly for values with equal JSON text."""
     return value if type(value) is str else json.encode(value, order="deterministic")
 
 
 def _positions(elements: list[Any], key: str) -> dict[str | bytes, int]:
-    """Where the first element with each key stands, or the first of each value if there is no key."""
+    """Return the position of the first element with each key, or of each value if there is no key."""
     places: dict[str | bytes, int] = {}
     for at, element in enumerate(elements):
         if not key:
@@ -222,7 +222,7 @@ def _distinct(items: list[Any]) -> list[Any]:
 
 
 def _ordered_lists(out: Map, patch: Map, look: FieldLookup) -> Map:
-    """Merge and order the lists that have a `$setElementOrder`; the patch without them is returned."""
+    """Merge and order the lists that have a `$setElementOrder`; return the rest of the patch."""
     orders = [key for key in patch if key.startswith(ORDER)]
     if not orders:
         return patch
@@ -257,7 +257,7 @@ def _order_list(out: Map, rest: Map, name: str, order: list[Any], field: Field |
 
 
 def _check_order(patch: list[Any], order: list[Any], key: str) -> None:
-    """What the patch adds or changes must be in the order list, in the same order."""
+    """Check that the elements of the patch occur in the order list, in the same order."""
     if not order:
         return
     places = iter(order)
@@ -298,7 +298,7 @@ def _first(pair: tuple[int, Any]) -> int:
 
 
 def _interleave(alone: list[Any], named: list[Any], server: list[Any], key: str) -> list[Any]:
-    """Both keep their order; one of `alone` goes before one of `named` if it did so on the server."""
+    """Interleave both lists; an element of `alone` goes before one of `named` if it did on the server."""
 
     places = _positions(server, key)
 
@@ -313,11 +313,11 @@ def _interleave(alone: list[Any], named: list[Any], server: list[Any], key: str)
     return [*out, *left, *right]
 
 
-# Words
+# Messages
 
 
 def go_text(value: Any) -> str:
-    """A value as upstream's messages print it."""
+    """Format a value as Go prints it."""
     if isinstance(value, Mapping):
         return "map[" + " ".join(f"{k}:{go_text(v)}" for k, v in sorted(value.items())) + "]"
     if isinstance(value, (list, tuple)):

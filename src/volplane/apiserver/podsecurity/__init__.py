@@ -1,6 +1,6 @@
-"""Pod Security admission: labels of a namespace limit what its pods may ask for.
+"""Pod Security admission: the labels of a namespace restrict its pods.
 
-`policy` reads the labels `pod-security.kubernetes.io/*`, `standards` has the checks of the three levels,
+`policy` reads the labels `pod-security.kubernetes.io/*`, `standards` contains the checks of the levels,
 `admission` applies them to requests.
 """
 

@@ -1,8 +1,8 @@
-"""Applies a namespace's Pod Security policy to what is written in it.
+"""Apply the Pod Security levels of a namespace to writes.
 
-Pods are refused; objects that make pods are only warned about, for it is their pods that are refused. The
-checks run after validation on the object as it will be stored, so that nothing a request says but does not
-get counts. A namespace without labels costs the look at its labels.
+Pods that violate the level are refused; workloads only cause a warning, because their pods will be refused.
+The checks run after validation, on the object as it will be stored. A namespace without labels costs one
+lookup.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from volplane.api.core import (
 )
 from volplane.api.errors import Forbidden, InternalError, Invalid
 from volplane.api.meta import ObjectMeta
+from volplane.apiserver.auth.admission import AdmissionPlugin
 from volplane.apiserver.auth.go_format import go_quote
 from volplane.apiserver.podsecurity.policy import (
     PREFIX,
@@ -35,26 +36,24 @@ from volplane.apiserver.podsecurity.policy import (
 from volplane.apiserver.podsecurity.standards import PodSecurityViolation, evaluate
 from volplane.apiserver.strategy import ApiCall
 
-MOST_PODS = 3000  # of a namespace that are looked at when its level is raised
+MOST_PODS = 3000  # pods that are checked when the level of a namespace is raised
 ENFORCED, VIOLATIONS, ERROR = f"{PREFIX}enforce-policy", f"{PREFIX}audit-violations", f"{PREFIX}error"
 
 _TEMPLATED = (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job)
 _WORKLOADS = frozenset({*_TEMPLATED, CronJob, PodTemplate, ReplicationController})
 _CHECKED_TYPES = _WORKLOADS | {Pod, Namespace}
-_NO_SPEC = frozenset(
-    {"status", "binding", "eviction"}
-)  # parts of a pod that leave its containers as they are
+_NO_SPEC = frozenset({"status", "binding", "eviction"})  # subresources that do not change the containers
 
 
-class PodSecurity:
-    """A validator of admission, see `auth.admission`."""
+class PodSecurity(AdmissionPlugin):
+    """An admission plugin, see `auth.admission`."""
 
     async def validate_create(self, call: ApiCall, obj: Any) -> None:
         if type(obj) not in _CHECKED_TYPES:
             return
         if isinstance(obj, Namespace):
-            if wrong := read_policy(obj.metadata.labels).wrong:
-                raise Invalid.of(call.kind, obj.name, wrong)
+            if causes := read_policy(obj.metadata.labels).causes:
+                raise Invalid.of(call.kind, obj.name, causes)
         elif isinstance(obj, Pod):
             await _check_pod(call, obj)
         else:
@@ -74,7 +73,7 @@ class PodSecurity:
             await _warn_of_template(call, new)
 
 
-# --- pods and what makes them
+# --- pods and workloads
 
 
 async def _check_pod(call: ApiCall, pod: Pod) -> None:
@@ -125,8 +124,8 @@ def _warn(call: ApiCall, level: LevelVersion, meta: ObjectMeta, spec: PodSpec) -
 
 
 def _audit(call: ApiCall, policy: PodSecurityLevels, meta: ObjectMeta, spec: PodSpec) -> None:
-    if policy.wrong:
-        call.annotations[ERROR] = f"Failed to parse policy: {', '.join(map(str, policy.wrong))}"
+    if policy.causes:
+        call.annotations[ERROR] = f"Failed to parse policy: {', '.join(map(str, policy.causes))}"
     if found := evaluate(policy.audit, meta, spec):
         call.annotations[VIOLATIONS] = (
             f"would violate PodSecurity {_describe_violations(policy.audit, found)}"
@@ -134,12 +133,12 @@ def _audit(call: ApiCall, policy: PodSecurityLevels, meta: ObjectMeta, spec: Pod
 
 
 def _add_warnings(call: ApiCall, warnings: Iterable[str]) -> None:
-    """A write that lost a race is judged again, and says the same again."""
+    """Add warnings without duplicates: a write that lost a race is checked again."""
     call.warnings.extend(warning for warning in warnings if warning not in call.warnings)
 
 
 def _images_changed(old: PodSpec, new: PodSpec) -> bool:
-    """Is there an image that was not there before? Nothing else that counts can change in a pod."""
+    """Return whether an image changed: the checks depend on no other mutable field of a pod."""
     if old is new:
         return False
     if _images(old.containers) != _images(new.containers):
@@ -161,15 +160,15 @@ async def _update_namespace(call: ApiCall, old: Namespace, new: Namespace) -> No
     if old.metadata.labels == new.metadata.labels:
         return
     before, after = read_policy(old.metadata.labels), read_policy(new.metadata.labels)
-    if after.wrong and after.wrong != before.wrong:
-        raise Invalid.of(call.kind, new.name, after.wrong)
+    if after.causes and after.causes != before.causes:
+        raise Invalid.of(call.kind, new.name, after.causes)
     if is_stricter(after.enforce, before.enforce):
         pods = await call.reader.list(Pod, new.name)
         _add_warnings(call, _violations(new.name, after.enforce, pods))
 
 
 def _violations(namespace: str, level: LevelVersion, pods: Iterable[Pod]) -> list[str]:
-    """What is to be said of pods that are there already; those that are alike are told once."""
+    """Return warnings about existing pods that violate the new level; similar pods are combined."""
     ordered = _one_per_controller_first(pods)
     names: dict[str, list[str]] = {}
     for pod in ordered[:MOST_PODS]:
@@ -177,16 +176,16 @@ def _violations(namespace: str, level: LevelVersion, pods: Iterable[Pod]) -> lis
             names.setdefault(", ".join(finding.reason for finding in found), []).append(pod.name)
     warnings = []
     if len(ordered) > MOST_PODS:
-        told = f"only checked against the first {MOST_PODS} of {len(ordered)} existing pods"
-        warnings.append(f"new PodSecurity enforce level {told}")
+        text = f"only checked against the first {MOST_PODS} of {len(ordered)} existing pods"
+        warnings.append(f"new PodSecurity enforce level {text}")
     if names:
-        told = f'violate the new PodSecurity enforce level "{level}"'
-        warnings.append(f'existing pods in namespace "{namespace}" {told}')
+        text = f'violate the new PodSecurity enforce level "{level}"'
+        warnings.append(f'existing pods in namespace "{namespace}" {text}')
     return warnings + sorted(f"{_name_with_count(pods)}: {reasons}" for reasons, pods in names.items())
 
 
 def _one_per_controller_first(pods: Iterable[Pod]) -> list[Pod]:
-    """Pods of one controller are alike: the first of each tells most."""
+    """Sort one pod of each controller to the front, because the others are usually alike."""
     first: list[Pod] = []
     more: list[Pod] = []
     seen: set[str] = set()

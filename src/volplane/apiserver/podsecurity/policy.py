@@ -1,4 +1,4 @@
-"""A namespace's labels as a policy: level and version of the standard for enforce, audit and warn."""
+"""Parse the labels of a namespace: level and version of the standard for enforce, audit and warn."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PRIVILEGED, BASELINE, RESTRICTED = LEVELS = (
     "privileged",
     "baseline",
     "restricted",
-)  # each stricter than before
+)  # in order of strictness
 LATEST = "latest"
 
 _VERSION = re.compile(r"v1\.([0-9]|[1-9][0-9]*)", re.ASCII)
-_LONGEST_VERSION = 63  # of a label's value
+_LONGEST_VERSION = 63  # the maximum length of a label value
 
 
 class LevelVersion(Struct, frozen=True):
@@ -33,7 +33,7 @@ class LevelVersion(Struct, frozen=True):
 
     @property
     def minor(self) -> int | None:
-        """The minor version of Kubernetes whose checks count; None for the newest."""
+        """The minor version of Kubernetes whose checks apply; None for the newest."""
         return None if self.version == LATEST else int(self.version.removeprefix("v1."))
 
 
@@ -41,23 +41,23 @@ class PodSecurityLevels(Struct, frozen=True):
     enforce: LevelVersion = LevelVersion()
     audit: LevelVersion = LevelVersion()
     warn: LevelVersion = LevelVersion()
-    wrong: tuple[Cause, ...] = ()  # labels that cannot be read
+    causes: tuple[Cause, ...] = ()  # invalid labels
 
     @property
     def allows_all(self) -> bool:
-        return not self.wrong and self.enforce.level == PRIVILEGED and self.has_no_audit_or_warn
+        return not self.causes and self.enforce.level == PRIVILEGED and self.has_no_audit_or_warn
 
     @property
     def has_no_audit_or_warn(self) -> bool:
-        """Neither audits nor warns, so that objects other than pods need not be looked at."""
-        return not self.wrong and self.audit.level == self.warn.level == PRIVILEGED
+        """Neither audits nor warns, so that objects other than pods need no check."""
+        return not self.causes and self.audit.level == self.warn.level == PRIVILEGED
 
 
 NO_LEVELS = PodSecurityLevels()
 
 
 def read_policy(labels: Mapping[str, str]) -> PodSecurityLevels:
-    """The policy that a namespace with these labels has; it always has one, also when labels are wrong."""
+    """Return the levels of a namespace with these labels; invalid labels fall back to defaults."""
     for label in LABELS:
         if label in labels:
             return _read(tuple(labels.get(name) for name in LABELS))
@@ -67,40 +67,40 @@ def read_policy(labels: Mapping[str, str]) -> PodSecurityLevels:
 @lru_cache(maxsize=256)
 def _read(values: tuple[str | None, ...]) -> PodSecurityLevels:
     given = dict(zip(LABELS, values, strict=True))
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     read: dict[str, LevelVersion] = {}
     for mode in MODES:
-        # Who cannot be understood is not let through; audit and warn refuse nobody, so they stay silent.
-        level = _level(given, f"{PREFIX}{mode}", RESTRICTED if mode == "enforce" else PRIVILEGED, wrong)
-        read[mode] = LevelVersion(level, _version(given, f"{PREFIX}{mode}-version", wrong))
+        # An invalid enforce label counts as restricted; invalid audit and warn labels are ignored.
+        level = _level(given, f"{PREFIX}{mode}", RESTRICTED if mode == "enforce" else PRIVILEGED, causes)
+        read[mode] = LevelVersion(level, _version(given, f"{PREFIX}{mode}-version", causes))
     enforce, warn = read["enforce"], read["warn"]
     if given[f"{PREFIX}warn"] is None and given[f"{PREFIX}enforce"] == enforce.level != PRIVILEGED:
-        # What is enforced is warned of, too: a Deployment is accepted, and only its pods are refused.
+        # Enforced levels also warn: a Deployment is accepted although its pods will be refused.
         version = enforce.version if given[f"{PREFIX}warn-version"] is None else warn.version
         warn = LevelVersion(enforce.level, version)
-    return PodSecurityLevels(enforce, read["audit"], warn, tuple(wrong))
+    return PodSecurityLevels(enforce, read["audit"], warn, tuple(causes))
 
 
-def _level(given: Mapping[str, str | None], label: str, otherwise: str, wrong: list[Cause]) -> str:
+def _level(given: Mapping[str, str | None], label: str, otherwise: str, causes: list[Cause]) -> str:
     value = given[label]
     if value is None or value in LEVELS:
         return value or PRIVILEGED
-    wrong.append(invalid(f"metadata.labels[{label}]", value, f"must be one of {', '.join(LEVELS)}"))
+    causes.append(invalid(f"metadata.labels[{label}]", value, f"must be one of {', '.join(LEVELS)}"))
     return otherwise
 
 
-def _version(given: Mapping[str, str | None], label: str, wrong: list[Cause]) -> str:
+def _version(given: Mapping[str, str | None], label: str, causes: list[Cause]) -> str:
     value = given[label]
     if value is None or value == LATEST:
         return LATEST
     if len(value) <= _LONGEST_VERSION and _VERSION.fullmatch(value):
         return value
-    wrong.append(invalid(f"metadata.labels[{label}]", value, 'must be "latest" or "v1.x"'))
+    causes.append(invalid(f"metadata.labels[{label}]", value, 'must be "latest" or "v1.x"'))
     return LATEST
 
 
 def is_stricter(new: LevelVersion, old: LevelVersion) -> bool:
-    """May pods that the old level allowed violate the new one?"""
+    """Return whether pods that the old level allowed may violate the new one."""
     if new == old or new.level == PRIVILEGED:
         return False
     return new.version != old.version or LEVELS.index(new.level) > LEVELS.index(old.level)

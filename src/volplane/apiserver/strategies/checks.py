@@ -1,18 +1,29 @@
-"""Checks that several kinds share. Each takes the path of the field and answers what is wrong with it."""
+"""Checks that several kinds share. Each takes the path of a field and its value, and returns the causes."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import json, to_builtins
 
 from volplane.api import name_validation, names, quantity
 from volplane.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value, too_long
+from volplane.api.errors import (
+    Cause,
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required_value,
+    too_long,
+)
 from volplane.api.meta import LabelSelector
+from volplane.api.object import Object
+from volplane.apiserver.object_access import path_reader
 
 IMMUTABLE = "field is immutable"
 NOT_NEGATIVE = "must be greater than or equal to 0"
@@ -49,7 +60,7 @@ def label(path: str, value: str) -> list[Cause]:
 
 
 def ip(path: str, value: str) -> list[Cause]:
-    """An address as upstream's older fields take it: numbers of IPv4 may have leading zeros."""
+    """An IP address. As in upstream's older fields, the numbers of IPv4 may have leading zeros."""
     parts = value.split(".")
     if all(part.isascii() and part.isdigit() for part in parts):
         value = ".".join(str(int(part[:20])) for part in parts)
@@ -58,8 +69,8 @@ def ip(path: str, value: str) -> list[Cause]:
     except ValueError:
         address = None
     if address is None or "%" in value:
-        told = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-        return [invalid(path, ".".join(parts), told)]
+        message = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+        return [invalid(path, ".".join(parts), message)]
     return []
 
 
@@ -75,25 +86,25 @@ def qualified_name_problems(value: str) -> list[str]:
             f"a qualified name {_NAME_PART[len('name part ') :]} with an optional DNS subdomain prefix "
             "and '/' (e.g. 'example.com/MyName')"
         ]
-    wrong: list[str] = []
+    causes: list[str] = []
     if slash and not prefix:
-        wrong.append("prefix part must be non-empty")
+        causes.append("prefix part must be non-empty")
     elif slash and not names.is_subdomain(prefix):
-        wrong.append(f"prefix part {names.SUBDOMAIN_MESSAGE}")
+        causes.append(f"prefix part {names.SUBDOMAIN_MESSAGE}")
     if not name:
-        wrong.append("name part must be non-empty")
+        causes.append("name part must be non-empty")
     elif len(name) > 63:
-        wrong.append("name part must be no more than 63 characters")
+        causes.append("name part must be no more than 63 characters")
     if not names.is_qualified(name):
-        wrong.append(_NAME_PART)
-    return wrong
+        causes.append(_NAME_PART)
+    return causes
 
 
 def driver_name(path: str, value: str) -> list[Cause]:
     if not value:
         return [required_value(path)]
-    wrong = [too_long(path, 63)] if len(value) > 63 else []
-    return wrong + [
+    causes = [too_long(path, 63)] if len(value) > 63 else []
+    return causes + [
         invalid(path, value, text) for text in name_validation.subdomain_problems(value.lower(), False)
     ]
 
@@ -109,11 +120,11 @@ def label_value_problems(value: str) -> list[str]:
 
 
 def labels(path: str, value: Mapping[str, str]) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for key, text in value.items():
-        wrong += qualified_name(path, key)
-        wrong += label_value(path, text)
-    return wrong
+        causes += qualified_name(path, key)
+        causes += label_value(path, text)
+    return causes
 
 
 def config_key(path: str, key: str) -> list[Cause]:
@@ -135,16 +146,16 @@ def port_name(path: str, value: str) -> list[Cause]:
 def _port_name_problems(value: str) -> list[str]:
     if len(value) > 15:
         return ["must be no more than 15 characters"]
-    wrong = []
+    causes = []
     if not _PORT_NAME.fullmatch(value):
-        wrong.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+        causes.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
     if not any(c.isalpha() for c in value):
-        wrong.append("must contain at least one letter (a-z)")
+        causes.append("must contain at least one letter (a-z)")
     if "--" in value:
-        wrong.append("must not contain consecutive hyphens")
+        causes.append("must not contain consecutive hyphens")
     if value.startswith("-") or value.endswith("-"):
-        wrong.append("must not begin or end with a hyphen")
-    return wrong
+        causes.append("must not begin or end with a hyphen")
+    return causes
 
 
 # Numbers and amounts
@@ -152,6 +163,12 @@ def _port_name_problems(value: str) -> list[str]:
 
 def not_negative(path: str, value: int) -> list[Cause]:
     return [invalid(path, value, NOT_NEGATIVE)] if value < 0 else []
+
+
+def not_negative_fields(path: str, obj: Object, *names: str) -> Iterator[Cause]:
+    """These fields (wire names) may not be negative; absent ones count as zero."""
+    for name in names:
+        yield from not_negative(f"{path}.{name}", path_reader(type(obj), name)(obj) or 0)
 
 
 def between(path: str, value: int, low: int, high: int) -> list[Cause]:
@@ -184,29 +201,57 @@ def integer_amount(path: str, text: str) -> list[Cause]:
     return [] if quantity.parse(text).denominator == 1 else [invalid(path, text, "must be an integer")]
 
 
-# Choices
+# Presence and choices
+
+
+def present(path: str, value: object) -> list[Cause]:
+    return [] if value else [required_value(path)]
+
+
+def not_duplicate(path: str, value: Any, seen: set[Any]) -> list[Cause]:
+    """A value that may occur once. Adds it to `seen`."""
+    causes = [duplicate(path, value)] if value in seen else []
+    seen.add(value)
+    return causes
+
+
+def each(path: str, items: Iterable[Any], check: Callable[[str, Any], Causes]) -> list[Cause]:
+    """Run a check on each item of a list."""
+    return [cause for at, item in enumerate(items) for cause in check(f"{path}[{at}]", item)]
+
+
+def choice(path: str, value: str | None, allowed: Sequence[str]) -> list[Cause]:
+    """An optional enumeration."""
+    return [] if value is None or value in allowed else [not_supported(path, value, allowed)]
 
 
 def one_of(path: str, value: str, allowed: Sequence[str]) -> list[Cause]:
-    """A choice that must be made; an empty one is missing, not unsupported."""
+    """A required enumeration; empty is reported as missing, not as unsupported."""
     if not value:
         return [required_value(path)]
     return [] if value in allowed else [not_supported(path, value, allowed)]
 
 
 def at_most_one(path: str, given: Iterable[str], what: str) -> list[Cause]:
-    """At most one of several fields: each after the first is refused."""
+    """At most one of several fields may be set: each one after the first is forbidden."""
     _, *others = [*given, ""]
     return [forbidden(f"{path}.{name}", f"may not specify more than 1 {what}") for name in others if name]
 
 
 def immutable_field(path: str, new: Any, old: Any) -> list[Cause]:
-    """A field that may not change."""
+    """A field that an update may not change."""
     return [] if new == old else [invalid(path, to_plain(new), IMMUTABLE)]
 
 
+def immutable_fields(path: str, new: Object, old: Object, *names: str) -> Iterator[Cause]:
+    """Fields (wire names) that an update may not change."""
+    for name in names:
+        read = path_reader(type(new), name)
+        yield from immutable_field(f"{path}.{name}", read(new), read(old))
+
+
 def to_plain(value: Any) -> Any:
-    """A value as a message shows it."""
+    """A value in the form that messages show."""
     return to_builtins(value)
 
 
@@ -218,16 +263,16 @@ def no_backsteps(path: str, value: str) -> list[Cause]:
 
 
 def relative_path(path: str, value: str) -> list[Cause]:
-    wrong = [invalid(path, value, "must be a relative path")] if value.startswith("/") else []
-    return wrong + no_backsteps(path, value)
+    causes = [invalid(path, value, "must be a relative path")] if value.startswith("/") else []
+    return causes + no_backsteps(path, value)
 
 
 def local_path(path: str, value: str) -> list[Cause]:
-    """A file inside a volume: what starts with two dots is kept for the volume's own use."""
-    wrong = relative_path(path, value)
+    """A file inside a volume. Names that start with two dots are reserved for the volume itself."""
+    causes = relative_path(path, value)
     if value.startswith("..") and not value.startswith("../"):
-        wrong.append(invalid(path, value, "must not start with '..'"))
-    return wrong
+        causes.append(invalid(path, value, "must not start with '..'"))
+    return causes
 
 
 # Selectors
@@ -236,26 +281,26 @@ def local_path(path: str, value: str) -> list[Cause]:
 def label_selector(path: str, selector: LabelSelector | None) -> list[Cause]:
     if selector is None:
         return []
-    wrong = labels(f"{path}.matchLabels", selector.match_labels)
+    causes = labels(f"{path}.matchLabels", selector.match_labels)
     for at, term in enumerate(selector.match_expressions):
         here = f"{path}.matchExpressions[{at}]"
-        wrong += _operator(here, term.operator, term.values, numeric=False)
-        wrong += qualified_name(f"{here}.key", term.key)
+        causes += _operator(here, term.operator, term.values, numeric=False)
+        causes += qualified_name(f"{here}.key", term.key)
         for index, value in enumerate(term.values):
-            wrong += label_value(f"{here}.values[{index}]", value)
-    return wrong
+            causes += label_value(f"{here}.values[{index}]", value)
+    return causes
 
 
 def _operator(path: str, operator: str, values: Sequence[str], *, numeric: bool) -> list[Cause]:
     if operator in ("In", "NotIn"):
-        told = "must be specified when `operator` is 'In' or 'NotIn'"
-        return [] if values else [required_value(f"{path}.values", told)]
+        message = "must be specified when `operator` is 'In' or 'NotIn'"
+        return [] if values else [required_value(f"{path}.values", message)]
     if operator in ("Exists", "DoesNotExist"):
-        told = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-        return [forbidden(f"{path}.values", told)] if values else []
+        message = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+        return [forbidden(f"{path}.values", message)] if values else []
     if numeric and operator in ("Gt", "Lt"):
-        told = "must be specified single value when `operator` is 'Lt' or 'Gt'"
-        return [] if len(values) == 1 else [required_value(f"{path}.values", told)]
+        message = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+        return [] if len(values) == 1 else [required_value(f"{path}.values", message)]
     return [invalid(f"{path}.operator", operator, "not a valid selector operator")]
 
 
@@ -271,39 +316,39 @@ def node_selector(path: str, selector: NodeSelector) -> list[Cause]:
 
 
 def node_term(path: str, term: NodeSelectorTerm) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     for at, need in enumerate(term.match_expressions):
-        wrong += _node_requirement(f"{path}.matchExpressions[{at}]", need)
+        causes += _node_requirement(f"{path}.matchExpressions[{at}]", need)
     for at, need in enumerate(term.match_fields):
-        wrong += _field_requirement(f"{path}.matchFields[{at}]", need)
-    return wrong
+        causes += _field_requirement(f"{path}.matchFields[{at}]", need)
+    return causes
 
 
 def _node_requirement(path: str, need: NodeSelectorRequirement) -> list[Cause]:
-    wrong = _operator(path, need.operator, need.values, numeric=True)
-    wrong += qualified_name(f"{path}.key", need.key)
+    causes = _operator(path, need.operator, need.values, numeric=True)
+    causes += qualified_name(f"{path}.key", need.key)
     for index, value in enumerate(need.values):
-        wrong += label_value(f"{path}.values[{index}]", value)
-    return wrong
+        causes += label_value(f"{path}.values[{index}]", value)
+    return causes
 
 
 def _field_requirement(path: str, need: NodeSelectorRequirement) -> list[Cause]:
-    wrong: list[Cause] = []
+    causes: list[Cause] = []
     if need.operator not in ("In", "NotIn"):
-        wrong.append(invalid(f"{path}.operator", need.operator, "not a valid selector operator"))
+        causes.append(invalid(f"{path}.operator", need.operator, "not a valid selector operator"))
     elif len(need.values) != 1:
-        told = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
-        wrong.append(required_value(f"{path}.values", told))
+        message = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+        causes.append(required_value(f"{path}.values", message))
     if need.key != "metadata.name":
-        wrong.append(invalid(f"{path}.key", need.key, "not a valid field selector key"))
-        return wrong
+        causes.append(invalid(f"{path}.key", need.key, "not a valid field selector key"))
+        return causes
     for index, value in enumerate(need.values):
-        wrong += subdomain(f"{path}.values[{index}]", value)
-    return wrong
+        causes += subdomain(f"{path}.values[{index}]", value)
+    return causes
 
 
 def difference(old: Any, new: Any) -> str:
-    """The fields in which two objects differ, for the reader of a refusal."""
+    """The fields in which two objects differ, as lines for an error message."""
     before, after = to_builtins(old), to_builtins(new)
     lines: list[str] = []
     for name in sorted(before.keys() | after.keys()):

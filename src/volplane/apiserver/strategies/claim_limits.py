@@ -1,7 +1,7 @@
-"""How small and how large a namespace lets a claim be: the limit ranges of type PersistentVolumeClaim.
+"""LimitRanger for claims: the minimum and maximum size that a namespace's limit ranges allow.
 
-Looked at when a size is asked for, at birth and when it changes: a limit that comes later leaves the claims
-that are there alone, whatever else is written on them.
+Checked when a claim is created and when its size changes. A limit that is added later does not affect other
+updates of existing claims.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ TYPE = "PersistentVolumeClaim"
 async def check(call: ApiCall, claim: PersistentVolumeClaim) -> None:
     """Raises Forbidden."""
     limits = await call.reader.list(LimitRange, call.namespace)
-    wrong = [told for limit in limits for told in _list_violations(limit, claim)]
-    if wrong:
-        why = wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]"
+    causes = [message for limit in limits for message in _list_violations(limit, claim)]
+    if causes:
+        why = causes[0] if len(causes) == 1 else f"[{', '.join(causes)}]"
         raise Forbidden.to(call.kind, claim.name, why)
 
 

@@ -1,7 +1,7 @@
-"""Claims beyond a namespace's quota are refused.
+"""ResourceQuota for claims: a claim that exceeds a namespace's quota is forbidden.
 
-What is used is counted from the claims themselves, not read from a status that may be behind. The subtle
-thing: claims that were let in and are not stored yet count too, or two that come at once would both fit.
+Usage is counted from the claims themselves: the quota's status may be outdated. Claims that were admitted but
+are not stored yet count too; otherwise two claims created at the same time could both pass.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from volplane.apiserver.strategy import ApiCall
 from volplane.base import clock
 from volplane.rules import quotas
 
-PENDING_SECONDS = 10.0  # seconds that a claim which was let in is believed to be on its way
+PENDING_SECONDS = 10.0  # how long an admitted claim counts before it is stored
 
 
 class ClaimQuotaCheck:
     def __init__(self) -> None:
-        self._admitted: dict[str, tuple[PersistentVolumeClaim, float]] = {}  # key → the claim, until when
+        self._admitted: dict[str, tuple[PersistentVolumeClaim, float]] = {}  # key → claim, expiry
 
     async def check(
         self, call: ApiCall, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim

@@ -1,87 +1,70 @@
-"""Cron jobs: schedules that can be read, zones that exist, and a job's template."""
+"""CronJobs: schedule, time zone and job template."""
 
 from __future__ import annotations
 
 from volplane.api.batch import CronJob
-from volplane.api.errors import Cause, invalid, not_supported, required_value
+from volplane.api.errors import Causes, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.jobs import job_spec, job_template_defaults
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategies.jobs import job_spec
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.rules import cron
 
 POLICIES = ("Allow", "Forbid", "Replace")
-MAX_NAME_LENGTH = 52  # a job's name is eleven characters longer
+MAX_NAME_LENGTH = 52  # the names of its jobs are 11 characters longer, and limited to 63
 
 
 class CronJobStrategy(Strategy[CronJob]):
-    def defaults(self, obj: CronJob) -> CronJob:
-        made = set_defaults(
-            obj.spec,
-            concurrency_policy="Allow",
-            suspend=False,
-            successful_jobs_history_limit=3,
-            failed_jobs_history_limit=1,
-        )
-        return replace_fields(
-            obj, spec=replace_fields(made, job_template=job_template_defaults(made.job_template))
-        )
-
-    def validate_create(self, call: ApiCall, obj: CronJob) -> list[Cause]:
-        wrong = _spec(obj)
+    def validate_create(self, call: ApiCall, obj: CronJob) -> Causes:
+        yield from _spec(obj)
         if len(obj.name) > MAX_NAME_LENGTH:
-            wrong.append(invalid("metadata.name", obj.name, "must be no more than 52 characters"))
-        return wrong
+            yield invalid("metadata.name", obj.name, "must be no more than 52 characters")
 
-    def validate_update(self, call: ApiCall, old: CronJob, new: CronJob) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: CronJob, new: CronJob) -> Causes:
         return _spec(new)
 
 
-def _spec(obj: CronJob) -> list[Cause]:
+def _spec(obj: CronJob) -> Causes:
     spec = obj.spec
-    wrong = _schedule(spec.schedule)
-    for name, value in (
-        ("startingDeadlineSeconds", spec.starting_deadline_seconds),
-        ("successfulJobsHistoryLimit", spec.successful_jobs_history_limit),
-        ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
-    ):
-        wrong += checks.not_negative(f"spec.{name}", value or 0)
-    wrong += _zone(spec.time_zone)
+    yield from _schedule(spec.schedule)
+    names = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+    yield from checks.not_negative_fields("spec", spec, *names)
+    yield from _zone(spec.time_zone)
     if spec.concurrency_policy not in POLICIES:
-        wrong.append(not_supported("spec.concurrencyPolicy", spec.concurrency_policy, POLICIES))
+        yield not_supported("spec.concurrencyPolicy", spec.concurrency_policy, POLICIES)
     path, template = "spec.jobTemplate.spec", spec.job_template.spec
-    wrong += job_spec(path, template)
+    yield from job_spec(path, template)
     if template.selector is not None:
-        told = "`selector` will be auto-generated"
-        wrong.append(invalid(f"{path}.selector", checks.to_plain(template.selector), told))
+        message = "`selector` will be auto-generated"
+        yield invalid(f"{path}.selector", checks.to_plain(template.selector), message)
     if template.manual_selector:
-        wrong.append(not_supported(f"{path}.manualSelector", "true", ("nil", "false")))
-    return wrong
+        yield not_supported(f"{path}.manualSelector", "true", ("nil", "false"))
 
 
-def _schedule(text: str) -> list[Cause]:
+def _schedule(text: str) -> Causes:
     if not text:
-        return [required_value("spec.schedule")]
+        yield required_value("spec.schedule")
+        return
     if "TZ" in text:
-        told = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
-        return [invalid("spec.schedule", text, told)]
+        message = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        yield invalid("spec.schedule", text, message)
+        return
     try:
         cron.parse(text)
     except cron.InvalidSchedule as error:
-        return [invalid("spec.schedule", text, str(error))]
-    return []
+        yield invalid("spec.schedule", text, str(error))
 
 
-def _zone(name: str | None) -> list[Cause]:
+def _zone(name: str | None) -> Causes:
     if name is None:
-        return []
+        return
     if not name:
-        return [invalid("spec.timeZone", name, "timeZone must be nil or non-empty string")]
+        yield invalid("spec.timeZone", name, "timeZone must be nil or non-empty string")
+        return
     if name.lower() == "local":
-        told = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
-        return [invalid("spec.timeZone", name, told)]
+        message = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+        yield invalid("spec.timeZone", name, message)
+        return
     try:
         cron.zone(name)
     except (KeyError, ValueError, OSError):
-        return [invalid("spec.timeZone", name, f"unknown time zone {name}")]
-    return []
+        yield invalid("spec.timeZone", name, f"unknown time zone {name}")

@@ -1,7 +1,7 @@
-"""events.k8s.io: the events of v1 under newer names, and with stricter rules for who writes them here.
+"""events.k8s.io/v1: the events of v1 with other field names and stricter validation.
 
-There is one stored event, in the form of v1; this kind is another face of it. So both are listed, watched
-and deleted alike, and an event written through one is read through the other.
+Events are stored once, in the form of v1. Both APIs list, watch and delete the same objects; an event written
+through one is read through the other.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from msgspec import structs
 
 from volplane.api import codec, core, events
-from volplane.api.errors import Cause, invalid, required_value
+from volplane.api.errors import Causes, invalid, required_value
 from volplane.api.kinds import Kind
 from volplane.apiserver.object_access import StructAccess
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.events import validate_event
 from volplane.apiserver.strategy import ApiCall, Strategy
 
-# Here → in v1; all others are called the same.
+# Field in events.k8s.io → field in v1; the others have the same name.
 _NAMES: Mapping[str, str] = {
     "regarding": "involved_object",
     "note": "message",
@@ -31,14 +31,14 @@ _NAMES: Mapping[str, str] = {
 }
 _FIELDS = tuple((f.name, _NAMES.get(f.name, f.name)) for f in structs.fields(events.Event))
 _TYPES = ("Normal", "Warning")
-_DEPRECATED_FIELDS = ("first_timestamp", "last_timestamp", "count", "source")  # only v1 writes them
+_DEPRECATED_FIELDS = ("first_timestamp", "last_timestamp", "count", "source")  # only v1 may set them
 _WIRE = {f.name: f.encode_name for f in structs.fields(core.Event)} | {
     "reporting_component": "reportingController"
 }
 
 
 class EventsAccess(StructAccess):
-    """Stored as v1 stores it, seen by its other names."""
+    """Converts between the stored form, which is that of v1, and events.k8s.io."""
 
     def load(self, value: bytes, revision: int) -> events.Event:
         return to_events_event(codec.load(core.Event, value, revision))
@@ -68,41 +68,37 @@ def to_core_event(event: events.Event) -> core.Event:
 
 
 class EventsK8sIoStrategy(Strategy[events.Event]):
-    storage_resource = "events"
-
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
         self.access = EventsAccess(kind)
 
-    def validate_create(self, call: ApiCall, obj: events.Event) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: events.Event) -> Causes:
         event = to_core_event(obj)
-        found = validate_event(event, "reportingController") + _series(event)
-        if not event.event_time:
-            found.append(required_value("eventTime"))
+        yield from validate_event(event, "reportingController")
+        yield from _series(event)
+        yield from checks.present("eventTime", event.event_time)
         if event.type not in _TYPES:
-            found.append(invalid("type", "", f"has invalid value: {event.type}"))
+            yield invalid("type", "", f"has invalid value: {event.type}")
         empty = core.Event()
         for attribute in _DEPRECATED_FIELDS:
             if getattr(event, attribute) != getattr(empty, attribute):
-                found.append(invalid(_WIRE[attribute], "", "needs to be unset"))
-        return found
+                yield invalid(_WIRE[attribute], "", "needs to be unset")
 
-    def validate_update(self, call: ApiCall, old: events.Event, new: events.Event) -> list[Cause]:
-        """What happened does not change; only how often it was seen again."""
+    def validate_update(self, call: ApiCall, old: events.Event, new: events.Event) -> Causes:
+        """Only `series` may change."""
         before, after = to_core_event(old), to_core_event(new)
-        found = validate_event(after, "reportingController")
+        yield from validate_event(after, "reportingController")
         if after.series != before.series:
-            found += _series(after)
+            yield from _series(after)
         for attribute, name in _WIRE.items():
             if attribute not in ("metadata", "series"):
-                found += checks.immutable_field(name, getattr(after, attribute), getattr(before, attribute))
-        return found
+                yield from checks.immutable_field(name, getattr(after, attribute), getattr(before, attribute))
 
 
-def _series(event: core.Event) -> list[Cause]:
+def _series(event: core.Event) -> Causes:
     series, found = event.series, []
     if series is not None and series.count < 2:
         found.append(invalid("series.count", "", "should be at least 2"))
     if series is not None and not series.last_observed_time:
         found.append(required_value("series.lastObservedTime"))
-    return found
+    yield from found

@@ -1,4 +1,4 @@
-"""Objects in use are not deleted under their users: a finalizer from birth holds them."""
+"""Storage object in use protection: a finalizer, added on create, keeps an object that is in use."""
 
 from __future__ import annotations
 

@@ -1,124 +1,68 @@
-"""Jobs: selectors that the server makes, and specs that stay as they were once pods run."""
+"""Jobs: generated selectors, completion modes, failure policies, and which fields may change."""
 
 from __future__ import annotations
 
 from msgspec import structs
 
 from volplane.api import name_validation
-from volplane.api.batch import Job, JobSpec, JobTemplateSpec, PodFailurePolicy, PodFailurePolicyRule
+from volplane.api.batch import Job, JobSpec, PodFailurePolicyRule
 from volplane.api.core import PodTemplateSpec
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Cause, Causes, duplicate, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import InvalidSelector, LabelMatcher
+from volplane.apiserver.defaults import copy_template_labels
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.pods import defaults, spec
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategies.pods import spec
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
 MODES = ("NonIndexed", "Indexed")
 ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
-_MAX_INDEXED_PARALLELISM = 100_000  # pods of an Indexed job at the same time
+_MAX_INDEXED_PARALLELISM = 100_000  # pods that an Indexed job may run at the same time
 _NOT_IMPLEMENTED = "this server does not count failures per index"
 
 
 class JobStrategy(Strategy[Job]):
-    def defaults(self, obj: Job) -> Job:
-        return _copy_template_labels(replace_fields(obj, spec=job_spec_defaults(obj.spec)))
-
     def prepare_create(self, call: ApiCall, obj: Job) -> Job:
         made = super().prepare_create(call, obj)
-        return _copy_template_labels(made if made.spec.manual_selector else _generate_selector(made))
+        return copy_template_labels(made if made.spec.manual_selector else _generate_selector(made))
 
-    def validate_create(self, call: ApiCall, obj: Job) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Job) -> Causes:
         if words := name_validation.label_problems(obj.name, False):
-            told = "this is used in Pod names and hostnames, which can result in surprising behavior"
-            call.warnings.append(f"metadata.name: {told}; a DNS label is recommended: [{' '.join(words)}]")
-        wrong = _check_generated_labels(obj) + job_spec("spec", obj.spec)
-        wrong += _selector(obj.spec)
-        return wrong + _host_name(obj)
+            message = "this is used in Pod names and hostnames, which can result in surprising behavior"
+            call.warnings.append(f"metadata.name: {message}; a DNS label is recommended: [{' '.join(words)}]")
+        yield from _check_generated_labels(obj)
+        yield from job_spec("spec", obj.spec)
+        yield from _selector(obj.spec)
+        yield from _host_name(obj)
 
-    def validate_update(self, call: ApiCall, old: Job, new: Job) -> list[Cause]:
-        wrong = _check_generated_labels(new) + job_spec("spec", new.spec) + _selector(new.spec)
-        wrong += _completions(old.spec, new.spec)
-        wrong += checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
-        wrong += checks.immutable_field(
+    def validate_update(self, call: ApiCall, old: Job, new: Job) -> Causes:
+        yield from _check_generated_labels(new)
+        yield from job_spec("spec", new.spec)
+        yield from _selector(new.spec)
+        yield from _completions(old.spec, new.spec)
+        yield from checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
+        yield from checks.immutable_field(
             "spec.template", new.spec.template, _with_mutable_scheduling(old, new)
         )
-        for path, name in (
-            ("completionMode", "completion_mode"),
-            ("podFailurePolicy", "pod_failure_policy"),
-            ("backoffLimitPerIndex", "backoff_limit_per_index"),
-            ("managedBy", "managed_by"),
-            ("successPolicy", "success_policy"),
-        ):
-            wrong += checks.immutable_field(f"spec.{path}", getattr(new.spec, name), getattr(old.spec, name))
-        return wrong
+        names = ("completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy")
+        yield from checks.immutable_fields("spec", new.spec, old.spec, *names)
 
-    def validate_status(self, call: ApiCall, old: Job, new: Job) -> list[Cause]:
-        wrong: list[Cause] = []
-        for name in ("active", "succeeded", "failed"):
-            wrong += checks.not_negative(f"status.{name}", getattr(new.status, name))
+    def validate_status(self, call: ApiCall, old: Job, new: Job) -> Causes:
+        yield from checks.not_negative_fields("status", new.status, "active", "succeeded", "failed")
         if new.status.failed < old.status.failed:
-            told = "cannot decrease the failed counter"
-            wrong.append(invalid("status.failed", new.status.failed, told))
+            yield invalid("status.failed", new.status.failed, "cannot decrease the failed counter")
         was = {c.type for c in old.status.conditions if c.status == "True"}
         now = {c.type for c in new.status.conditions if c.status == "True"}
         for type in ("Failed", "Complete", "FailureTarget"):
             if type in was and type not in now:
-                told = f"cannot disable the terminal {type}=True condition"
-                wrong.append(Cause("FieldValueInvalid", f"Invalid value: {told}", "status.conditions"))
-        return wrong
-
-
-# Defaults
-
-
-def job_spec_defaults(given: JobSpec) -> JobSpec:
-    if given.completions is None and given.parallelism is None:
-        given = structs.replace(given, completions=1)
-    policy = "Failed" if given.pod_failure_policy is not None else "TerminatingOrFailed"
-    made = set_defaults(
-        given,
-        parallelism=1,
-        backoff_limit=checks.MAX_INT32 if given.backoff_limit_per_index is not None else 6,
-        completion_mode="NonIndexed",
-        suspend=False,
-        pod_replacement_policy=policy,
-        manual_selector=False,
-    )
-    if made.pod_failure_policy is not None:
-        made = replace_fields(made, pod_failure_policy=_policy_defaults(made.pod_failure_policy))
-    return replace_fields(made, template=defaults.template(made.template))
-
-
-def _policy_defaults(policy: PodFailurePolicy) -> PodFailurePolicy:
-    rules = tuple(
-        structs.replace(
-            rule, on_pod_conditions=tuple(set_defaults(p, status="True") for p in rule.on_pod_conditions)
-        )
-        for rule in policy.rules
-    )
-    return policy if rules == policy.rules else structs.replace(policy, rules=rules)
-
-
-def job_template_defaults(template: JobTemplateSpec) -> JobTemplateSpec:
-    """A job inside another object is completed when it is made; its pods' template already here."""
-    made = replace_fields(template.spec, template=defaults.template(template.spec.template))
-    return replace_fields(template, spec=made)
-
-
-def _copy_template_labels(job: Job) -> Job:
-    """A job without labels has those of its pods."""
-    labels = job.spec.template.metadata.labels
-    if not labels or job.metadata.labels:
-        return job
-    return structs.replace(job, metadata=structs.replace(job.metadata, labels=labels))
+                message = f"cannot disable the terminal {type}=True condition"
+                yield Cause("FieldValueInvalid", f"Invalid value: {message}", "status.conditions")
 
 
 def _generate_selector(job: Job) -> Job:
-    """Labels that no other job's pods have, and the selector for them."""
+    """Add labels with the job's uid to its pods, and the selector for them."""
     own = {**dict.fromkeys(NAME_LABELS, job.name), **dict.fromkeys(UID_LABELS, job.uid)}
     template = job.spec.template
     metadata = structs.replace(template.metadata, labels={**own, **template.metadata.labels})
@@ -131,164 +75,151 @@ def _generate_selector(job: Job) -> Job:
 # Validation
 
 
-def _check_generated_labels(job: Job) -> list[Cause]:
+def _check_generated_labels(job: Job) -> Causes:
     if job.spec.manual_selector or job.spec.selector is None:
-        return []
-    wrong: list[Cause] = []
+        return
     labels = job.spec.template.metadata.labels
     expected = {**dict.fromkeys(UID_LABELS, job.uid), **dict.fromkeys(NAME_LABELS, job.name)}
     path = "spec.template.metadata.labels"
     for key, value in expected.items():
         if key not in labels:
-            wrong.append(required_value(f"{path}[{key}]", f"must be '{value}'"))
+            yield required_value(f"{path}[{key}]", f"must be '{value}'")
         elif labels[key] != value:
-            wrong.append(invalid(f"{path}[{key}]", labels[key], f"must be '{value}'"))
+            yield invalid(f"{path}[{key}]", labels[key], f"must be '{value}'")
     if not _matches(job.spec.selector, expected):
-        told = "`selector` not auto-generated"
-        wrong.append(invalid("spec.selector", checks.to_plain(job.spec.selector), told))
-    return wrong
+        yield invalid("spec.selector", checks.to_plain(job.spec.selector), "`selector` not auto-generated")
 
 
 def _matches(selector: LabelSelector, labels: dict[str, str]) -> bool:
     try:
         return LabelMatcher.of(selector).matches(labels)
     except InvalidSelector:
-        return True  # said already by the selector's own check
+        return True  # label_selector reports it
 
 
-def _selector(given: JobSpec) -> list[Cause]:
+def _selector(given: JobSpec) -> Causes:
     if given.selector is None:
-        return [required_value("spec.selector")]
-    wrong = checks.label_selector("spec.selector", given.selector)
+        yield required_value("spec.selector")
+        return
+    yield from checks.label_selector("spec.selector", given.selector)
     labels = dict(given.template.metadata.labels)
     if not _matches(given.selector, labels):
-        told = "`selector` does not match template `labels`"
-        wrong.append(invalid("spec.template.metadata.labels", labels, told))
-    return wrong
+        yield invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
 
 
-def _host_name(job: Job) -> list[Cause]:
+def _host_name(job: Job) -> Causes:
     if job.spec.completion_mode != "Indexed" or not job.spec.completions:
-        return []
+        return
     longest = f"{job.name}-{job.spec.completions - 1}"
     if not name_validation.label_problems(longest, False):
-        return []
-    told = f"will not able to create pod with invalid DNS label: {longest}"
-    return [invalid("metadata.name", job.name, told)]
+        return
+    yield invalid("metadata.name", job.name, f"will not able to create pod with invalid DNS label: {longest}")
 
 
-def job_spec(path: str, given: JobSpec) -> list[Cause]:
-    wrong: list[Cause] = []
-    for name, value in (
-        ("parallelism", given.parallelism),
-        ("completions", given.completions),
-        ("activeDeadlineSeconds", given.active_deadline_seconds),
-        ("backoffLimit", given.backoff_limit),
-        ("ttlSecondsAfterFinished", given.ttl_seconds_after_finished),
-    ):
-        wrong += checks.not_negative(f"{path}.{name}", value or 0)
-    wrong += _mode(path, given)
+def job_spec(path: str, given: JobSpec) -> Causes:
+    yield from checks.not_negative_fields(
+        path, given, "parallelism", "completions", "activeDeadlineSeconds", "backoffLimit"
+    )
+    yield from checks.not_negative_fields(path, given, "ttlSecondsAfterFinished")
+    yield from _mode(path, given)
     if given.backoff_limit_per_index is not None:
-        wrong.append(forbidden(f"{path}.backoffLimitPerIndex", _NOT_IMPLEMENTED))
+        yield forbidden(f"{path}.backoffLimitPerIndex", _NOT_IMPLEMENTED)
     if given.max_failed_indexes is not None:
-        wrong.append(forbidden(f"{path}.maxFailedIndexes", _NOT_IMPLEMENTED))
+        yield forbidden(f"{path}.maxFailedIndexes", _NOT_IMPLEMENTED)
     if given.pod_failure_policy is not None:
-        wrong += _failure_policy(f"{path}.podFailurePolicy", given)
-    wrong += _replacement(f"{path}.podReplacementPolicy", given)
-    wrong += spec.template(f"{path}.template", given.template)
-    return wrong + _restart(f"{path}.template.spec.restartPolicy", given)
+        yield from _failure_policy(f"{path}.podFailurePolicy", given)
+    yield from _replacement(f"{path}.podReplacementPolicy", given)
+    yield from spec.template(f"{path}.template", given.template)
+    yield from _restart(f"{path}.template.spec.restartPolicy", given)
 
 
-def _mode(path: str, given: JobSpec) -> list[Cause]:
-    wrong: list[Cause] = []
-    if given.completion_mode is not None and given.completion_mode not in MODES:
-        wrong.append(not_supported(f"{path}.completionMode", given.completion_mode, MODES))
+def _mode(path: str, given: JobSpec) -> Causes:
+    yield from checks.choice(f"{path}.completionMode", given.completion_mode, MODES)
     if given.completion_mode == "Indexed":
         if given.completions is None:
-            wrong.append(required_value(f"{path}.completions", "when completion mode is Indexed"))
+            yield required_value(f"{path}.completions", "when completion mode is Indexed")
         if (given.parallelism or 0) > _MAX_INDEXED_PARALLELISM:
-            told = f"must be less than or equal to {_MAX_INDEXED_PARALLELISM} when completion mode is Indexed"
-            wrong.append(invalid(f"{path}.parallelism", given.parallelism, told))
+            message = (
+                f"must be less than or equal to {_MAX_INDEXED_PARALLELISM} when completion mode is Indexed"
+            )
+            yield invalid(f"{path}.parallelism", given.parallelism, message)
     elif given.success_policy is not None:
         shown = checks.to_plain(given.success_policy)
-        wrong.append(invalid(f"{path}.successPolicy", shown, "requires indexed completion mode"))
+        yield invalid(f"{path}.successPolicy", shown, "requires indexed completion mode")
     if given.success_policy is not None and not given.success_policy.rules:
-        told = "at least one rules must be specified when the successPolicy is specified"
-        wrong.append(required_value(f"{path}.successPolicy.rules", told))
-    return wrong
+        message = "at least one rules must be specified when the successPolicy is specified"
+        yield required_value(f"{path}.successPolicy.rules", message)
 
 
-def _failure_policy(path: str, given: JobSpec) -> list[Cause]:
+def _failure_policy(path: str, given: JobSpec) -> Causes:
     assert given.pod_failure_policy is not None
     names = {c.name for c in (*given.template.spec.containers, *given.template.spec.init_containers)}
-    wrong: list[Cause] = []
     for at, rule in enumerate(given.pod_failure_policy.rules):
-        wrong += _failure_rule(f"{path}.rules[{at}]", rule, names)
-    return wrong
+        yield from _failure_rule(f"{path}.rules[{at}]", rule, names)
 
 
-def _failure_rule(path: str, rule: PodFailurePolicyRule, containers: set[str]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _failure_rule(path: str, rule: PodFailurePolicyRule, containers: set[str]) -> Causes:
     if rule.action == "FailIndex":
-        told = "requires the backoffLimitPerIndex to be set"
-        wrong.append(invalid(f"{path}.action", rule.action, told))
+        yield invalid(f"{path}.action", rule.action, "requires the backoffLimitPerIndex to be set")
     elif rule.action not in ACTIONS:
-        wrong.append(not_supported(f"{path}.action", rule.action, ACTIONS))
+        yield not_supported(f"{path}.action", rule.action, ACTIONS)
     codes = rule.on_exit_codes
     if codes is not None:
         here = f"{path}.onExitCodes"
-        wrong += checks.one_of(f"{here}.operator", codes.operator, ("In", "NotIn"))
+        yield from checks.one_of(f"{here}.operator", codes.operator, ("In", "NotIn"))
         if codes.container_name is not None and codes.container_name not in containers:
-            told = "must be one of the container or initContainer names in the pod template"
-            wrong.append(invalid(f"{here}.containerName", codes.container_name, told))
+            message = "must be one of the container or initContainer names in the pod template"
+            yield invalid(f"{here}.containerName", codes.container_name, message)
         if not codes.values:
-            wrong.append(invalid(f"{here}.values", [], "at least one value is required"))
+            yield invalid(f"{here}.values", [], "at least one value is required")
         for at, code in enumerate(codes.values):
             if codes.operator == "In" and code == 0:
-                wrong.append(invalid(f"{here}.values[{at}]", code, "must not be 0 for the In operator"))
+                yield invalid(f"{here}.values[{at}]", code, "must not be 0 for the In operator")
             if code in codes.values[:at]:
-                wrong.append(duplicate(f"{here}.values[{at}]", code))
+                yield duplicate(f"{here}.values[{at}]", code)
         if list(codes.values) != sorted(codes.values):
-            wrong.append(invalid(f"{here}.values", list(codes.values), "must be ordered"))
+            yield invalid(f"{here}.values", list(codes.values), "must be ordered")
     if (codes is None) == (not rule.on_pod_conditions):
         both = "both OnExitCodes and OnPodConditions is not supported"
-        told = both if codes else "one of OnExitCodes and OnPodConditions is required"
-        wrong.append(Cause("FieldValueInvalid", f"Invalid value: specifying {told}", path))
-    return wrong
+        message = both if codes else "one of OnExitCodes and OnPodConditions is required"
+        yield Cause("FieldValueInvalid", f"Invalid value: specifying {message}", path)
 
 
-def _replacement(path: str, given: JobSpec) -> list[Cause]:
+def _replacement(path: str, given: JobSpec) -> Causes:
     allowed = ("Failed",) if given.pod_failure_policy is not None else ("Failed", "TerminatingOrFailed")
     policy = given.pod_replacement_policy
-    return [] if policy is None or policy in allowed else [not_supported(path, policy, allowed)]
+    if not (policy is None or policy in allowed):
+        yield not_supported(path, policy, allowed)
 
 
-def _restart(path: str, given: JobSpec) -> list[Cause]:
+def _restart(path: str, given: JobSpec) -> Causes:
     policy = given.template.spec.restart_policy
     if policy in ("", "Always"):
-        return [required_value(path, 'valid values: "OnFailure", "Never"')]
+        yield required_value(path, 'valid values: "OnFailure", "Never"')
+        return
     if policy not in ("OnFailure", "Never"):
-        return [not_supported(path, policy, ("OnFailure", "Never"))]
+        yield not_supported(path, policy, ("OnFailure", "Never"))
+        return
     if given.pod_failure_policy is not None and policy != "Never":
-        told = 'only "Never" is supported when podFailurePolicy is specified'
-        return [invalid(path, policy, told)]
-    return []
+        message = 'only "Never" is supported when podFailurePolicy is specified'
+        yield invalid(path, policy, message)
+        return
 
 
-# What may change
+# Updates
 
 
-def _completions(old: JobSpec, new: JobSpec) -> list[Cause]:
+def _completions(old: JobSpec, new: JobSpec) -> Causes:
     if new.completion_mode != "Indexed":
-        return checks.immutable_field("spec.completions", new.completions, old.completions)
+        yield from checks.immutable_field("spec.completions", new.completions, old.completions)
+        return
     if new.completions in (None, old.completions) or new.completions == new.parallelism:
-        return []
-    told = "can only be modified in tandem with spec.parallelism"
-    return [invalid("spec.completions", new.completions, told)]
+        return
+    yield invalid("spec.completions", new.completions, "can only be modified in tandem with spec.parallelism")
 
 
 def _with_mutable_scheduling(old: Job, new: Job) -> PodTemplateSpec:
-    """The old template, with what a suspended job that never started may still change about its placement."""
+    """The old template, with the scheduling fields that a suspended job which never started may change."""
     template, given = old.spec.template, new.spec.template
     if not old.spec.suspend or old.status.start_time is not None:
         return template

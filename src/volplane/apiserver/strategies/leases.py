@@ -1,9 +1,9 @@
-"""Leases: durations must be positive; everything else is between the holders."""
+"""Leases: durations and transitions. The holders agree on the rest among themselves."""
 
 from __future__ import annotations
 
 from volplane.api.coordination import Lease
-from volplane.api.errors import Cause, forbidden, invalid, not_supported
+from volplane.api.errors import Causes, forbidden, invalid
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategy import ApiCall, Strategy
 
@@ -11,20 +11,12 @@ STRATEGIES = ("OldestEmulationVersion",)
 
 
 class LeaseStrategy(Strategy[Lease]):
-    def validate_create(self, call: ApiCall, obj: Lease) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Lease) -> Causes:
         spec = obj.spec
-        wrong: list[Cause] = []
         if spec.lease_duration_seconds is not None and spec.lease_duration_seconds <= 0:
-            told = "must be greater than 0"
-            wrong.append(invalid("spec.leaseDurationSeconds", spec.lease_duration_seconds, told))
+            yield invalid("spec.leaseDurationSeconds", spec.lease_duration_seconds, "must be greater than 0")
         if spec.lease_transitions is not None:
-            wrong += checks.not_negative("spec.leaseTransitions", spec.lease_transitions)
-        if spec.strategy and spec.strategy not in STRATEGIES:
-            wrong.append(not_supported("spec.strategy", spec.strategy, STRATEGIES))
+            yield from checks.not_negative("spec.leaseTransitions", spec.lease_transitions)
+        yield from checks.choice("spec.strategy", spec.strategy or None, STRATEGIES)
         if spec.preferred_holder and not spec.strategy:
-            told = "may only be specified if `strategy` is defined"
-            wrong.append(forbidden("spec.preferredHolder", told))
-        return wrong
-
-    def validate_update(self, call: ApiCall, old: Lease, new: Lease) -> list[Cause]:
-        return self.validate_create(call, new)
+            yield forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined")

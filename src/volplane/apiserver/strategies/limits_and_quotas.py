@@ -1,81 +1,39 @@
-"""Limits and quotas as data: their own rules hold; else only claims are held to them. Endpoints too."""
+"""LimitRanges and ResourceQuotas. They are enforced for claims only: see `claim_limits`, `claim_quotas`."""
 
 from __future__ import annotations
 
 from volplane.api import quantity
-from volplane.api.core import Endpoints, EndpointSubset, LimitRange, LimitRangeItem, ResourceQuota
-from volplane.api.errors import Cause, duplicate, invalid
+from volplane.api.core import LimitRange, LimitRangeItem, ResourceQuota
+from volplane.api.errors import Causes, invalid
+from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.checks import NOT_NEGATIVE
-from volplane.apiserver.strategies.struct_edit import map_items, replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 _TYPES = ("Container", "PersistentVolumeClaim", "Pod")
 
 
 class LimitRangeStrategy(Strategy[LimitRange]):
-    def defaults(self, obj: LimitRange) -> LimitRange:
-        return replace_fields(
-            obj, spec=replace_fields(obj.spec, limits=map_items(obj.spec.limits, _default_container_limits))
-        )
-
-    def validate_create(self, call: ApiCall, obj: LimitRange) -> list[Cause]:
-        wrong: list[Cause] = []
+    def validate_create(self, call: ApiCall, obj: LimitRange) -> Causes:
         seen: set[str] = set()
         for at, item in enumerate(obj.spec.limits):
             here = f"spec.limits[{at}]"
             if item.type not in _TYPES and "/" not in item.type:
-                told = "must be a standard limit type or fully qualified"
-                wrong.append(invalid(f"{here}.type", item.type, told))
-            if item.type in seen:
-                wrong.append(duplicate(f"{here}.type", item.type))
-            seen.add(item.type)
-            wrong += _order(here, item)
-        return wrong
-
-    def validate_update(self, call: ApiCall, old: LimitRange, new: LimitRange) -> list[Cause]:
-        return self.validate_create(call, new)
+                yield invalid(f"{here}.type", item.type, "must be a standard limit type or fully qualified")
+            yield from checks.not_duplicate(f"{here}.type", item.type, seen)
+            yield from _order(here, item)
 
 
-def _default_container_limits(item: LimitRangeItem) -> LimitRangeItem:
-    """A container that says nothing gets the most it may have, and asks for as much."""
-    if item.type != "Container":
-        return item
-    default = {**item.max, **item.default}
-    request = {**item.min, **default, **item.default_request}
-    changes = {"default": default, "default_request": request}
-    return replace_fields(item, **{k: v for k, v in changes.items() if v != getattr(item, k)})
-
-
-def _order(path: str, item: LimitRangeItem) -> list[Cause]:
-    wrong: list[Cause] = []
+def _order(path: str, item: LimitRangeItem) -> Causes:
     for name, least in item.min.items():
         most = item.max.get(name)
         if most is not None and quantity.parse(least) > quantity.parse(most):
-            told = f"min value {least} is greater than max value {most}"
-            wrong.append(invalid(f"{path}.min[{name}]", least, told))
-    return wrong
+            yield invalid(f"{path}.min[{name}]", least, f"min value {least} is greater than max value {most}")
 
 
 class ResourceQuotaStrategy(Strategy[ResourceQuota]):
-    def validate_create(self, call: ApiCall, obj: ResourceQuota) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: ResourceQuota) -> Causes:
         return [
             invalid(f"spec.hard[{name}]", amount, NOT_NEGATIVE)
             for name, amount in sorted(obj.spec.hard.items())
             if quantity.parse(amount) < 0
         ]
-
-    def validate_update(self, call: ApiCall, old: ResourceQuota, new: ResourceQuota) -> list[Cause]:
-        return self.validate_create(call, new)
-
-
-class EndpointsStrategy(Strategy[Endpoints]):
-    warnings = ("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",)
-
-    def defaults(self, obj: Endpoints) -> Endpoints:
-        return replace_fields(obj, subsets=map_items(obj.subsets, _subset))
-
-
-def _subset(subset: EndpointSubset) -> EndpointSubset:
-    return replace_fields(
-        subset, ports=map_items(subset.ports, lambda port: set_defaults(port, protocol="TCP"))
-    )

@@ -1,4 +1,4 @@
-"""Namespaces: they carry their own name as a label, and go only when everything inside is gone."""
+"""Namespaces: labelled with their name, and removed only when they are empty."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from msgspec import structs
 
 from volplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
-from volplane.api.errors import Cause, Forbidden
+from volplane.api.errors import Causes, Forbidden
 from volplane.api.kinds import Kind
+from volplane.api.labels import NAMESPACE_NAME_LABEL
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields, set_defaults
 
-LABEL = "kubernetes.io/metadata.name"
 FINALIZER = "kubernetes"
 PERMANENT = frozenset({"default", "kube-system", "kube-public"})
 
@@ -26,7 +26,7 @@ class NamespaceStrategy(Strategy[Namespace]):
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
         self.has_other_objects: Callable[[str], bool] = (
-            _has_no_objects  # kinds that only the server knows, see crd.emptying
+            _has_no_objects  # custom resources: see crd.namespace_cleanup
         )
 
     def defaults(self, obj: Namespace) -> Namespace:
@@ -39,7 +39,7 @@ class NamespaceStrategy(Strategy[Namespace]):
     def prepare_create(self, call: ApiCall, obj: Namespace) -> Namespace:
         held = obj.spec.finalizers
         finalizers = held if FINALIZER in held else (*held, FINALIZER)
-        # A generated name is known only now.
+        # A generated name is known only here.
         return structs.replace(
             _add_name_label(obj),
             spec=NamespaceSpec(finalizers=finalizers),
@@ -51,14 +51,14 @@ class NamespaceStrategy(Strategy[Namespace]):
             return structs.replace(new, status=old.status)
         return structs.replace(new, spec=old.spec, status=old.status)
 
-    def validate_create(self, call: ApiCall, obj: Namespace) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Namespace) -> Causes:
         return [
             cause
             for at, name in enumerate(obj.spec.finalizers)
             for cause in checks.qualified_name(f"spec.finalizers[{at}]", name)
         ]
 
-    def validate_update(self, call: ApiCall, old: Namespace, new: Namespace) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Namespace, new: Namespace) -> Causes:
         return self.validate_create(call, new) if call.subresource == "finalize" else []
 
     def mark_deleted(self, call: ApiCall, obj: Namespace) -> Namespace:
@@ -70,6 +70,8 @@ class NamespaceStrategy(Strategy[Namespace]):
 
 def _add_name_label(obj: Namespace) -> Namespace:
     meta = obj.metadata
-    if not meta.name or meta.labels.get(LABEL) == meta.name:
+    if not meta.name or meta.labels.get(NAMESPACE_NAME_LABEL) == meta.name:
         return obj
-    return structs.replace(obj, metadata=structs.replace(meta, labels={**meta.labels, LABEL: meta.name}))
+    return structs.replace(
+        obj, metadata=structs.replace(meta, labels={**meta.labels, NAMESPACE_NAME_LABEL: meta.name})
+    )

@@ -1,7 +1,7 @@
-"""Claims: they get a class and a finalizer at birth, and change only in size and attributes once bound.
+"""PersistentVolumeClaims get a storage class and a finalizer; once bound, size and attributes may change.
 
-Growing a claim asks the class (`admit_update`). A claim that is not bound is left to validation, which
-refuses any change of its spec, so that the answer is 422 as the API's clients expect.
+Expanding a bound claim requires `allowVolumeExpansion` of its class (`admit_update`, 403). A change of a
+claim that is not bound is rejected by validation (422).
 """
 
 from __future__ import annotations
@@ -10,27 +10,22 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from volplane.api import quantity
-from volplane.api.core import (
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeClaimStatus,
-    TypedLocalObjectReference,
-    TypedObjectReference,
+from volplane.api import core, quantity
+from volplane.api.annotations import (
+    BETA_DEFAULT_CLASS_ANNOTATION,
+    BETA_STORAGE_CLASS_ANNOTATION,
+    DEFAULT_CLASS_ANNOTATION,
 )
-from volplane.api.errors import Cause, Forbidden, forbidden, not_supported, required_value
+from volplane.api.errors import Causes, Forbidden, forbidden, not_supported
+from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.api.kinds import Kind
 from volplane.api.storage import StorageClass
 from volplane.apiserver.strategies import checks, claim_limits, claim_spec
 from volplane.apiserver.strategies.claim_quotas import ClaimQuotaCheck
 from volplane.apiserver.strategies.finalizers import add_finalizer
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields
 
-FINALIZER = "kubernetes.io/pvc-protection"
-BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
-IS_DEFAULT = "storageclass.kubernetes.io/is-default-class"
-IS_DEFAULT_BETA = "storageclass.beta.kubernetes.io/is-default-class"
 IMMUTABLE = (
     "spec is immutable after creation except resources.requests "
     "and volumeAttributesClassName for bound claims"
@@ -45,26 +40,22 @@ RESIZE_STATES = (
 SNAPSHOTS = "snapshot.storage.k8s.io"
 
 
-class PersistentVolumeClaimStrategy(Strategy[PersistentVolumeClaim]):
+class PersistentVolumeClaimStrategy(Strategy[core.PersistentVolumeClaim]):
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
         self._quotas = ClaimQuotaCheck()
 
-    def defaults(self, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
-        if obj.spec.volume_mode is not None and obj.status.phase:
-            return obj
-        spec = set_defaults(obj.spec, volume_mode="Filesystem")
-        return replace_fields(obj, spec=spec, status=set_defaults(obj.status, phase="Pending"))
-
-    async def admit_create(self, call: ApiCall, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    async def admit_create(
+        self, call: ApiCall, obj: core.PersistentVolumeClaim
+    ) -> core.PersistentVolumeClaim:
         await claim_limits.check(call, obj)
-        obj = await _set_default_class(call, add_finalizer(obj, FINALIZER))
+        obj = await _set_default_class(call, add_finalizer(obj, PVC_PROTECTION_FINALIZER))
         await self._quotas.check(call, None, obj)
         return obj
 
     async def admit_update(
-        self, call: ApiCall, old: PersistentVolumeClaim, new: PersistentVolumeClaim
-    ) -> PersistentVolumeClaim:
+        self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+    ) -> core.PersistentVolumeClaim:
         if new.spec is old.spec:
             return new
         if not call.subresource and _size(old) != _size(new):
@@ -83,57 +74,54 @@ class PersistentVolumeClaimStrategy(Strategy[PersistentVolumeClaim]):
             )
         return new
 
-    def prepare_create(self, call: ApiCall, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
-        status = PersistentVolumeClaimStatus(phase="Pending")
+    def prepare_create(self, call: ApiCall, obj: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
+        status = core.PersistentVolumeClaimStatus(phase="Pending")
         return replace_fields(obj, status=status, spec=_data_sources(obj.spec, None))
 
     def prepare_update(
-        self, call: ApiCall, old: PersistentVolumeClaim, new: PersistentVolumeClaim
-    ) -> PersistentVolumeClaim:
+        self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+    ) -> core.PersistentVolumeClaim:
         made = super().prepare_update(call, old, new)
         if new.spec is old.spec:
             return made
         return replace_fields(made, spec=_data_sources(made.spec, old.spec))
 
-    def validate_create(self, call: ApiCall, obj: PersistentVolumeClaim) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: core.PersistentVolumeClaim) -> Causes:
         return claim_spec.validate("spec", obj.spec)
 
     def validate_update(
-        self, call: ApiCall, old: PersistentVolumeClaim, new: PersistentVolumeClaim
-    ) -> list[Cause]:
+        self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+    ) -> Causes:
         if new.spec is old.spec:
-            return _class_annotation(old, new)
-        wrong = claim_spec.validate("spec", new.spec)
-        wrong += _class_annotation(old, new)
+            yield from _class_annotation(old, new)
+            return
+        yield from claim_spec.validate("spec", new.spec)
+        yield from _class_annotation(old, new)
         frozen = _without_mutable_fields(old, new)
         if frozen != _with_volume_name(old, new):
-            told = f"{IMMUTABLE}\n{checks.difference(_with_volume_name(old, new), frozen)}"
-            wrong.append(forbidden("spec", told))
-        wrong += _check_shrink(old, new)
-        wrong += checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
-        return wrong + _attributes_class(old, new)
+            yield forbidden("spec", f"{IMMUTABLE}\n{checks.difference(_with_volume_name(old, new), frozen)}")
+        yield from _check_shrink(old, new)
+        yield from checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
+        yield from _attributes_class(old, new)
 
     def validate_status(
-        self, call: ApiCall, old: PersistentVolumeClaim, new: PersistentVolumeClaim
-    ) -> list[Cause]:
-        wrong: list[Cause] = []
-        if not new.spec.access_modes:
-            wrong.append(required_value("Spec.accessModes"))
+        self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+    ) -> Causes:
+        yield from checks.present("Spec.accessModes", new.spec.access_modes)
         path = "status.allocatedResourceStatuses"
         for name, state in new.status.allocated_resource_statuses.items():
-            wrong += _resource_key(path, name)
+            yield from _resource_key(path, name)
             if state not in RESIZE_STATES:
-                wrong.append(not_supported(path, name, sorted(RESIZE_STATES)))
+                yield not_supported(path, name, sorted(RESIZE_STATES))
         for name, amount in new.status.allocated_resources.items():
-            bad = _resource_key("status.allocatedResources", name)
-            wrong += bad or checks.amount_not_negative(f"status.allocatedResources[{name}]", amount)
+            bad = list(_resource_key("status.allocatedResources", name))
+            yield from bad or checks.amount_not_negative(f"status.allocatedResources[{name}]", amount)
         for name, amount in new.status.capacity.items():
-            wrong += checks.amount_not_negative(f"status.capacity[{name}]", amount)
-        return wrong
+            yield from checks.amount_not_negative(f"status.capacity[{name}]", amount)
 
 
-async def _set_default_class(call: ApiCall, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    if obj.spec.storage_class_name is not None or BETA_CLASS in obj.metadata.annotations:
+async def _set_default_class(call: ApiCall, obj: core.PersistentVolumeClaim) -> core.PersistentVolumeClaim:
+    if obj.spec.storage_class_name is not None or BETA_STORAGE_CLASS_ANNOTATION in obj.metadata.annotations:
         return obj
     chosen = default_class(await call.reader.list(StorageClass))
     if chosen is None:
@@ -150,28 +138,28 @@ def default_class(classes: Iterable[StorageClass]) -> StorageClass | None:
 
 def is_default(one: StorageClass) -> bool:
     marks = one.metadata.annotations
-    return "true" in (marks.get(IS_DEFAULT), marks.get(IS_DEFAULT_BETA))
+    return "true" in (marks.get(DEFAULT_CLASS_ANNOTATION), marks.get(BETA_DEFAULT_CLASS_ANNOTATION))
 
 
-def class_of(claim: PersistentVolumeClaim) -> str:
-    return claim.metadata.annotations.get(BETA_CLASS, claim.spec.storage_class_name or "")
+def class_of(claim: core.PersistentVolumeClaim) -> str:
+    return claim.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION, claim.spec.storage_class_name or "")
 
 
-def _size(claim: PersistentVolumeClaim) -> str:
+def _size(claim: core.PersistentVolumeClaim) -> str:
     return claim.spec.resources.requests.get("storage", "0")
 
 
-def _grows(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
+def _grows(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> bool:
     return quantity.parse(_size(new)) > quantity.parse(_size(old))
 
 
-# Where the data comes from
+# Data sources
 
 
 def _data_sources(
-    spec: PersistentVolumeClaimSpec, old: PersistentVolumeClaimSpec | None
-) -> PersistentVolumeClaimSpec:
-    """The old field knows claims and snapshots only; what both fields can say, both say."""
+    spec: core.PersistentVolumeClaimSpec, old: core.PersistentVolumeClaimSpec | None
+) -> core.PersistentVolumeClaimSpec:
+    """Copy between dataSource, which allows claims and snapshots only, and dataSourceRef."""
     source, ref = spec.data_source, spec.data_source_ref
     held = old is not None and (old.data_source is not None or old.data_source_ref is not None)
     if ref is not None and ref.namespace and not held:
@@ -179,35 +167,37 @@ def _data_sources(
     if ref is None and source is not None and not held and not _is_claim_or_snapshot(source):
         source = None
     if source is not None and ref is None:
-        ref = TypedObjectReference(api_group=source.api_group, kind=source.kind, name=source.name)
+        ref = core.TypedObjectReference(api_group=source.api_group, kind=source.kind, name=source.name)
     elif source is None and ref is not None and not ref.namespace:
-        source = TypedLocalObjectReference(api_group=ref.api_group, kind=ref.kind, name=ref.name)
+        source = core.TypedLocalObjectReference(api_group=ref.api_group, kind=ref.kind, name=ref.name)
     return replace_fields(spec, data_source=source, data_source_ref=ref)
 
 
-def _is_claim_or_snapshot(source: TypedLocalObjectReference) -> bool:
+def _is_claim_or_snapshot(source: core.TypedLocalObjectReference) -> bool:
     return (source.api_group or "", source.kind) in (
         ("", "PersistentVolumeClaim"),
         (SNAPSHOTS, "VolumeSnapshot"),
     )
 
 
-# What may change
+# Updates
 
 
-def _with_volume_name(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> PersistentVolumeClaimSpec:
-    """The old spec, with the volume's name if it had none: the binder gives it once."""
+def _with_volume_name(
+    old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+) -> core.PersistentVolumeClaimSpec:
+    """The old spec with the new volume name if it had none: the binder sets it once."""
     return replace_fields(old.spec, volume_name=old.spec.volume_name or new.spec.volume_name)
 
 
 def _without_mutable_fields(
-    old: PersistentVolumeClaim, new: PersistentVolumeClaim
-) -> PersistentVolumeClaimSpec:
-    """The new spec with what may change put back to the old."""
+    old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
+) -> core.PersistentVolumeClaimSpec:
+    """The new spec with the fields that may change set back to the old values."""
     spec = new.spec
-    beta = old.metadata.annotations.get(BETA_CLASS)
+    beta = old.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION)
     if old.spec.storage_class_name is None and (beta is None or spec.storage_class_name == beta):
-        # A class may be given once to a claim that has none.
+        # A claim without a class may get one, once.
         spec = replace_fields(spec, storage_class_name=None)
     if new.status.phase != "Bound":
         return spec
@@ -221,36 +211,41 @@ def _without_mutable_fields(
     )
 
 
-def _class_annotation(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> list[Cause]:
-    held, given = old.metadata.annotations.get(BETA_CLASS), new.metadata.annotations.get(BETA_CLASS)
+def _class_annotation(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> Causes:
+    held, given = (
+        old.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION),
+        new.metadata.annotations.get(BETA_STORAGE_CLASS_ANNOTATION),
+    )
     moved = held is not None and old.spec.storage_class_name is None and new.spec.storage_class_name == held
     if moved and given in (None, held):
-        return []
-    return checks.immutable_field(f"metadata.annotations[{BETA_CLASS}]", given or "", held or "")
+        return
+    yield from checks.immutable_field(
+        f"metadata.annotations[{BETA_STORAGE_CLASS_ANNOTATION}]", given or "", held or ""
+    )
 
 
-def _check_shrink(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> list[Cause]:
-    """A request may shrink again after a failed expansion, but not to what the volume already has."""
+def _check_shrink(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> Causes:
+    """After a failed expansion a request may shrink again, but not to the current capacity or below."""
     if quantity.parse(_size(new)) >= quantity.parse(_size(old)):
-        return []
+        return
     if quantity.parse(_size(new)) > quantity.parse(old.status.capacity.get("storage", "0")):
-        return []
-    return [forbidden("spec.resources.requests.storage", "field can not be less than status.capacity")]
+        return
+    yield forbidden("spec.resources.requests.storage", "field can not be less than status.capacity")
 
 
-def _attributes_class(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> list[Cause]:
+def _attributes_class(old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim) -> Causes:
     given = new.spec.volume_attributes_class_name
     unchanged = given == old.spec.volume_attributes_class_name
     if unchanged or given or old.status.current_volume_attributes_class_name is None:
-        return []
+        return
     word = "nil" if given is None else "empty string"
-    told = f"update to {word} is forbidden when status.currentVolumeAttributesClassName is not nil"
-    return [forbidden("spec.volumeAttributesClassName", told)]
+    message = f"update to {word} is forbidden when status.currentVolumeAttributesClassName is not nil"
+    yield forbidden("spec.volumeAttributesClassName", message)
 
 
-def _resource_key(path: str, name: str) -> list[Cause]:
-    wrong = checks.qualified_name(path, name)
+def _resource_key(path: str, name: str) -> Causes:
+    causes = checks.qualified_name(path, name)
     native = "/" not in name or name.partition("/")[0].endswith("kubernetes.io")
-    if not wrong and native and name != "storage":
+    if not causes and native and name != "storage":
         return [not_supported(path, name, ("storage",))]
-    return wrong
+    return causes

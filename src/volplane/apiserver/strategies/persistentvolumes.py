@@ -1,4 +1,4 @@
-"""Volumes: one source each, which never changes; claimRef, size and policy stay free to change."""
+"""PersistentVolumes: exactly one source, which is immutable; claimRef, size and policy may change."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from typing import Any
 
 from msgspec import structs
 
-from volplane.api.core import (
-    CSIPersistentVolumeSource,
-    PersistentVolume,
-    PersistentVolumeSpec,
-    PersistentVolumeStatus,
-    SecretReference,
-    VolumeNodeAffinity,
+from volplane.api import core
+from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
+from volplane.api.finalizers import PV_PROTECTION_FINALIZER
+from volplane.api.labels import (
+    ARCH_LABEL,
+    BETA_ARCH_LABEL,
+    BETA_INSTANCE_TYPE_LABEL,
+    BETA_OS_LABEL,
+    BETA_REGION_LABEL,
+    BETA_ZONE_LABEL,
+    INSTANCE_TYPE_LABEL,
+    OS_LABEL,
+    REGION_LABEL,
+    ZONE_LABEL,
 )
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.claim_spec import VOLUME_MODES, access_modes
 from volplane.apiserver.strategies.finalizers import add_finalizer
 from volplane.apiserver.strategies.pods import volumes as sources
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields
 from volplane.base import clock
 
-FINALIZER = "kubernetes.io/pv-protection"
 POLICIES = ("Delete", "Recycle", "Retain")
 INLINE = "may not be specified in the context of inline volumes"
 
@@ -33,31 +38,25 @@ _OTHERS = {
     "capacity", "access_modes", "claim_ref", "persistent_volume_reclaim_policy", "storage_class_name",
     "mount_options", "volume_mode", "node_affinity", "volume_attributes_class_name",
 }  # fmt: skip
-# Of two sources the later one in this order is the one too many.
+# If several sources are set, those after the first in this order are forbidden.
 _SOURCES = {"host_path": "hostPath"} | {
-    f.name: f.encode_name for f in structs.fields(PersistentVolumeSpec) if f.name not in _OTHERS
+    f.name: f.encode_name for f in structs.fields(core.PersistentVolumeSpec) if f.name not in _OTHERS
 }
 
 
-class PersistentVolumeStrategy(Strategy[PersistentVolume]):
-    def defaults(self, obj: PersistentVolume) -> PersistentVolume:
-        spec = obj.spec
-        told = spec.persistent_volume_reclaim_policy and spec.volume_mode is not None
-        if told and obj.status.phase and spec.host_path is None:
-            return obj
-        spec = set_defaults(obj.spec, persistent_volume_reclaim_policy="Retain", volume_mode="Filesystem")
-        if spec.host_path is not None:
-            spec = replace_fields(spec, host_path=set_defaults(spec.host_path, type=""))
-        return replace_fields(obj, spec=spec, status=set_defaults(obj.status, phase="Pending"))
+class PersistentVolumeStrategy(Strategy[core.PersistentVolume]):
+    async def admit_create(self, call: ApiCall, obj: core.PersistentVolume) -> core.PersistentVolume:
+        return add_finalizer(obj, PV_PROTECTION_FINALIZER)
 
-    async def admit_create(self, call: ApiCall, obj: PersistentVolume) -> PersistentVolume:
-        return add_finalizer(obj, FINALIZER)
-
-    def prepare_create(self, call: ApiCall, obj: PersistentVolume) -> PersistentVolume:
-        status = PersistentVolumeStatus(phase="Pending", last_phase_transition_time=clock.stamp(call.now))
+    def prepare_create(self, call: ApiCall, obj: core.PersistentVolume) -> core.PersistentVolume:
+        status = core.PersistentVolumeStatus(
+            phase="Pending", last_phase_transition_time=clock.stamp(call.now)
+        )
         return structs.replace(obj, status=status)
 
-    def prepare_status(self, call: ApiCall, old: PersistentVolume, new: PersistentVolume) -> PersistentVolume:
+    def prepare_status(
+        self, call: ApiCall, old: core.PersistentVolume, new: core.PersistentVolume
+    ) -> core.PersistentVolume:
         made = super().prepare_status(call, old, new)
         if made.status.phase == old.status.phase:
             return made
@@ -66,57 +65,59 @@ class PersistentVolumeStrategy(Strategy[PersistentVolume]):
         stamped = structs.replace(made.status, last_phase_transition_time=clock.stamp(call.now))
         return structs.replace(made, status=stamped)
 
-    def validate_create(self, call: ApiCall, obj: PersistentVolume) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: core.PersistentVolume) -> Causes:
         return volume_spec("spec", obj.spec)
 
-    def validate_update(self, call: ApiCall, old: PersistentVolume, new: PersistentVolume) -> list[Cause]:
+    def validate_update(
+        self, call: ApiCall, old: core.PersistentVolume, new: core.PersistentVolume
+    ) -> Causes:
         if new.spec is old.spec:
-            return []
-        wrong = volume_spec("spec", new.spec)
+            return
+        yield from volume_spec("spec", new.spec)
         before, after = _source_of(old.spec), _source_of(_without_first_secret(old.spec, new.spec))
         if before != after:
-            told = "spec.persistentvolumesource is immutable after creation"
+            message = "spec.persistentvolumesource is immutable after creation"
             shown = checks.difference(before, after)
-            wrong.append(forbidden("spec.persistentvolumesource", f"{told}\n{shown}"))
-        wrong += checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
-        wrong += _affinity_change(old.spec.node_affinity, new.spec.node_affinity)
+            yield forbidden("spec.persistentvolumesource", f"{message}\n{shown}")
+        yield from checks.immutable_field("volumeMode", new.spec.volume_mode, old.spec.volume_mode)
+        yield from _affinity_change(old.spec.node_affinity, new.spec.node_affinity)
         if (
             old.spec.volume_attributes_class_name is not None
             and new.spec.volume_attributes_class_name is None
         ):
-            told = "update from non-nil value to nil is forbidden"
-            wrong.append(forbidden("spec.volumeAttributesClassName", told))
-        return wrong
+            yield forbidden("spec.volumeAttributesClassName", "update from non-nil value to nil is forbidden")
 
 
-def _source_of(spec: PersistentVolumeSpec) -> dict[str, Any]:
+def _source_of(spec: core.PersistentVolumeSpec) -> dict[str, Any]:
     return {wire: getattr(spec, name) for name, wire in _SOURCES.items() if getattr(spec, name) is not None}
 
 
-def _without_first_secret(old: PersistentVolumeSpec, new: PersistentVolumeSpec) -> PersistentVolumeSpec:
-    """The secret for expansion may be added to a volume that has none."""
+def _without_first_secret(
+    old: core.PersistentVolumeSpec, new: core.PersistentVolumeSpec
+) -> core.PersistentVolumeSpec:
+    """The secret for expansion may be added later."""
     if old.csi is None or new.csi is None or old.csi.controller_expand_secret_ref is not None:
         return new
     return replace_fields(new, csi=replace_fields(new.csi, controller_expand_secret_ref=None))
 
 
 _GA_LABELS = {
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
-    "beta.kubernetes.io/os": "kubernetes.io/os",
-    "beta.kubernetes.io/arch": "kubernetes.io/arch",
-    "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
+    BETA_ZONE_LABEL: ZONE_LABEL,
+    BETA_REGION_LABEL: REGION_LABEL,
+    BETA_OS_LABEL: OS_LABEL,
+    BETA_ARCH_LABEL: ARCH_LABEL,
+    BETA_INSTANCE_TYPE_LABEL: INSTANCE_TYPE_LABEL,
 }
 
 
-def _affinity_change(old: VolumeNodeAffinity | None, new: VolumeNodeAffinity | None) -> list[Cause]:
+def _affinity_change(old: core.VolumeNodeAffinity | None, new: core.VolumeNodeAffinity | None) -> Causes:
     if old is None or old == new or _with_ga_labels(old) == new:
-        return []
-    told = f"{checks.IMMUTABLE}, except for updating from beta label to GA"
-    return [invalid("nodeAffinity", checks.to_plain(new), told)]
+        return
+    message = f"{checks.IMMUTABLE}, except for updating from beta label to GA"
+    yield invalid("nodeAffinity", checks.to_plain(new), message)
 
 
-def _with_ga_labels(affinity: VolumeNodeAffinity) -> VolumeNodeAffinity:
+def _with_ga_labels(affinity: core.VolumeNodeAffinity) -> core.VolumeNodeAffinity:
     if affinity.required is None:
         return affinity
     terms = tuple(
@@ -132,82 +133,81 @@ def _with_ga_labels(affinity: VolumeNodeAffinity) -> VolumeNodeAffinity:
     return structs.replace(affinity, required=structs.replace(affinity.required, node_selector_terms=terms))
 
 
-# What a volume must say
+# Spec
 
 
-def volume_spec(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
-    wrong = [] if spec.access_modes else [required_value(f"{path}.accessModes")]
-    wrong += access_modes(f"{path}.accessModes", spec.access_modes)
-    wrong += _capacity(f"{path}.capacity", spec)
+def volume_spec(path: str, spec: core.PersistentVolumeSpec) -> Causes:
+    yield from checks.present(f"{path}.accessModes", spec.access_modes)
+    yield from access_modes(f"{path}.accessModes", spec.access_modes)
+    yield from _capacity(f"{path}.capacity", spec)
     policy = spec.persistent_volume_reclaim_policy
-    if policy and policy not in POLICIES:
-        wrong.append(not_supported(f"{path}.persistentVolumeReclaimPolicy", policy, POLICIES))
-    wrong += _affinity(f"{path}.nodeAffinity", spec)
-    wrong += _source(path, spec)
+    yield from checks.choice(f"{path}.persistentVolumeReclaimPolicy", policy or None, POLICIES)
+    yield from _affinity(f"{path}.nodeAffinity", spec)
+    yield from _source(path, spec)
     if spec.host_path is not None and policy == "Recycle" and posixpath.normpath(spec.host_path.path) == "/":
-        told = "may not be 'recycle' for a hostPath mount of '/'"
-        wrong.append(forbidden(f"{path}.persistentVolumeReclaimPolicy", told))
+        message = "may not be 'recycle' for a hostPath mount of '/'"
+        yield forbidden(f"{path}.persistentVolumeReclaimPolicy", message)
     if spec.storage_class_name:
-        wrong += checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
-    if spec.volume_mode is not None and spec.volume_mode not in VOLUME_MODES:
-        wrong.append(not_supported(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES))
-    return wrong + _attributes_class(path, spec)
+        yield from checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
+    yield from checks.choice(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES)
+    yield from _attributes_class(path, spec)
 
 
-def inline_spec(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
-    """A volume that stands in a VolumeAttachment because no PersistentVolume has it."""
+def inline_spec(path: str, spec: core.PersistentVolumeSpec) -> Causes:
+    """The inline volume of a VolumeAttachment, which has no PersistentVolume."""
     given = {
         "claimRef": spec.claim_ref,
         "capacity": spec.capacity,
         "nodeAffinity": spec.node_affinity,
         "storageClassName": spec.storage_class_name,
     }
-    wrong = [forbidden(f"{path}.{name}", INLINE) for name, value in given.items() if value]
+    yield from [forbidden(f"{path}.{name}", INLINE) for name, value in given.items() if value]
     if spec.csi is None:
-        wrong.append(required_value(f"{path}.csi", "has to be specified in the context of inline volumes"))
-    wrong += [] if spec.access_modes else [required_value(f"{path}.accessModes")]
-    wrong += access_modes(f"{path}.accessModes", spec.access_modes)
+        yield required_value(f"{path}.csi", "has to be specified in the context of inline volumes")
+    yield from checks.present(f"{path}.accessModes", spec.access_modes)
+    yield from access_modes(f"{path}.accessModes", spec.access_modes)
     if spec.persistent_volume_reclaim_policy not in ("", "Retain"):
-        told = "may only be Retain in the context of inline volumes"
-        wrong.append(forbidden(f"{path}.persistentVolumeReclaimPolicy", told))
+        message = "may only be Retain in the context of inline volumes"
+        yield forbidden(f"{path}.persistentVolumeReclaimPolicy", message)
     if spec.volume_mode not in (None, "Filesystem"):
-        told = "may not specify volumeMode other than Filesystem in the context of inline volumes"
-        wrong.append(forbidden(f"{path}.volumeMode", told))
-    return wrong + _source(path, spec)
+        message = "may not specify volumeMode other than Filesystem in the context of inline volumes"
+        yield forbidden(f"{path}.volumeMode", message)
+    yield from _source(path, spec)
 
 
-def _capacity(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
-    wrong = [] if spec.capacity else [required_value(path)]
+def _capacity(path: str, spec: core.PersistentVolumeSpec) -> Causes:
+    yield from checks.present(path, spec.capacity)
     if set(spec.capacity) != {"storage"}:
-        wrong.append(not_supported(path, dict(spec.capacity), ("storage",)))
+        yield not_supported(path, dict(spec.capacity), ("storage",))
     for name, amount in spec.capacity.items():
-        wrong += checks.positive_amount(f"{path}[{name}]", amount)
-    return wrong
+        yield from checks.positive_amount(f"{path}[{name}]", amount)
 
 
-def _affinity(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
+def _affinity(path: str, spec: core.PersistentVolumeSpec) -> Causes:
     if spec.node_affinity is None:
-        return []
+        return
     if spec.node_affinity.required is None:
-        return [required_value(f"{path}.required", "must specify required node constraints")]
-    return checks.node_selector(f"{path}.required", spec.node_affinity.required)
+        yield required_value(f"{path}.required", "must specify required node constraints")
+        return
+    yield from checks.node_selector(f"{path}.required", spec.node_affinity.required)
 
 
-def _source(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
+def _source(path: str, spec: core.PersistentVolumeSpec) -> Causes:
     given = [name for name in _SOURCES if getattr(spec, name) is not None]
     if not given:
-        return [required_value(path, "must specify a volume type")]
+        yield required_value(path, "must specify a volume type")
+        return
     check = _CHECKS.get(given[0])
-    wrong = check(f"{path}.{_SOURCES[given[0]]}", getattr(spec, given[0])) if check else []
+    if check:
+        yield from check(f"{path}.{_SOURCES[given[0]]}", getattr(spec, given[0]))
     if spec.local is not None and spec.node_affinity is None:
-        wrong.append(required_value(f"{path}.nodeAffinity", "Local volume requires node affinity"))
-    return wrong + checks.at_most_one(path, [_SOURCES[name] for name in given], "volume type")
+        yield required_value(f"{path}.nodeAffinity", "Local volume requires node affinity")
+    yield from checks.at_most_one(path, [_SOURCES[name] for name in given], "volume type")
 
 
-def _csi(path: str, source: CSIPersistentVolumeSource) -> list[Cause]:
-    wrong = checks.driver_name(f"{path}.driver", source.driver)
-    if not source.volume_handle:
-        wrong.append(required_value(f"{path}.volumeHandle"))
+def _csi(path: str, source: core.CSIPersistentVolumeSource) -> Causes:
+    yield from checks.driver_name(f"{path}.driver", source.driver)
+    yield from checks.present(f"{path}.volumeHandle", source.volume_handle)
     secrets = {
         "controllerPublishSecretRef": source.controller_publish_secret_ref,
         "controllerExpandSecretRef": source.controller_expand_secret_ref,
@@ -215,30 +215,33 @@ def _csi(path: str, source: CSIPersistentVolumeSource) -> list[Cause]:
         "nodeExpandSecretRef": source.node_expand_secret_ref,
     }
     for name, ref in secrets.items():
-        wrong += _secret(f"{path}.{name}", ref)
-    return wrong
+        yield from _secret(f"{path}.{name}", ref)
 
 
-def _secret(path: str, ref: SecretReference | None) -> list[Cause]:
+def _secret(path: str, ref: core.SecretReference | None) -> Causes:
     if ref is None:
-        return []
-    wrong = checks.subdomain(f"{path}.name", ref.name) if ref.name else [required_value(f"{path}.name")]
+        return
+    if ref.name:
+        yield from checks.subdomain(f"{path}.name", ref.name)
+    else:
+        yield required_value(f"{path}.name")
     if not ref.namespace:
-        return [*wrong, required_value(f"{path}.namespace")]
-    return wrong + checks.label(f"{path}.namespace", ref.namespace)
+        yield required_value(f"{path}.namespace")
+        return
+    yield from checks.label(f"{path}.namespace", ref.namespace)
 
 
-def _local(path: str, source: Any) -> list[Cause]:
+def _local(path: str, source: Any) -> Causes:
     return (
         checks.no_backsteps(f"{path}.path", source.path) if source.path else [required_value(f"{path}.path")]
     )
 
 
-def _flex(path: str, source: Any) -> list[Cause]:
-    return [] if source.driver else [required_value(f"{path}.driver")]
+def _flex(path: str, source: Any) -> Causes:
+    return checks.present(f"{path}.driver", source.driver)
 
 
-_CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {
+_CHECKS: Mapping[str, Callable[[str, Any], Causes]] = {
     "csi": _csi,
     "host_path": sources.host_path,
     "local": _local,
@@ -247,14 +250,14 @@ _CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {
 }
 
 
-def _attributes_class(path: str, spec: PersistentVolumeSpec) -> list[Cause]:
+def _attributes_class(path: str, spec: core.PersistentVolumeSpec) -> Causes:
     name = spec.volume_attributes_class_name
     if name is None:
-        return []
+        return
     here = f"{path}.volumeAttributesClassName"
-    wrong = checks.subdomain(here, name) if name else [required_value(here, "an empty string is disallowed")]
+    if name:
+        yield from checks.subdomain(here, name)
+    else:
+        yield required_value(here, "an empty string is disallowed")
     if spec.csi is None:
-        wrong.append(
-            required_value(f"{path}.csi", "has to be specified when using volumeAttributesClassName")
-        )
-    return wrong
+        yield required_value(f"{path}.csi", "has to be specified when using volumeAttributesClassName")

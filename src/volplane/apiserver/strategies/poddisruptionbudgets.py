@@ -1,8 +1,8 @@
-"""Disruption budgets: one of two numbers, each a count or a share."""
+"""PodDisruptionBudgets: minAvailable or maxUnavailable, as a number or a percentage."""
 
 from __future__ import annotations
 
-from volplane.api.errors import Cause, invalid, not_supported
+from volplane.api.errors import Causes, invalid
 from volplane.api.policy import PodDisruptionBudget
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.workloads import check_at_most_100_percent, check_int_or_percent
@@ -12,32 +12,18 @@ POLICIES = ("AlwaysAllow", "IfHealthyBudget")
 
 
 class PodDisruptionBudgetStrategy(Strategy[PodDisruptionBudget]):
-    def validate_create(self, call: ApiCall, obj: PodDisruptionBudget) -> list[Cause]:
-        spec, wrong = obj.spec, list[Cause]()
+    def validate_create(self, call: ApiCall, obj: PodDisruptionBudget) -> Causes:
+        spec = obj.spec
         if spec.min_available is not None and spec.max_unavailable is not None:
-            told = "minAvailable and maxUnavailable cannot be both set"
-            wrong.append(invalid("spec", checks.to_plain(spec), told))
+            yield invalid("spec", checks.to_plain(spec), "minAvailable and maxUnavailable cannot be both set")
         for name, value in (("minAvailable", spec.min_available), ("maxUnavailable", spec.max_unavailable)):
             if value is not None:
-                wrong += check_int_or_percent(f"spec.{name}", value) + check_at_most_100_percent(
-                    f"spec.{name}", value
-                )
-        wrong += checks.label_selector("spec.selector", spec.selector)
+                yield from check_int_or_percent(f"spec.{name}", value)
+                yield from check_at_most_100_percent(f"spec.{name}", value)
+        yield from checks.label_selector("spec.selector", spec.selector)
         policy = spec.unhealthy_pod_eviction_policy
-        if policy is not None and policy not in POLICIES:
-            wrong.append(not_supported("spec.unhealthyPodEvictionPolicy", policy, POLICIES))
-        return wrong
+        yield from checks.choice("spec.unhealthyPodEvictionPolicy", policy, POLICIES)
 
-    def validate_update(
-        self, call: ApiCall, old: PodDisruptionBudget, new: PodDisruptionBudget
-    ) -> list[Cause]:
-        return self.validate_create(call, new)
-
-    def validate_status(
-        self, call: ApiCall, old: PodDisruptionBudget, new: PodDisruptionBudget
-    ) -> list[Cause]:
-        status = new.status
-        wrong = checks.not_negative("status.disruptionsAllowed", status.disruptions_allowed)
-        wrong += checks.not_negative("status.currentHealthy", status.current_healthy)
-        wrong += checks.not_negative("status.desiredHealthy", status.desired_healthy)
-        return wrong + checks.not_negative("status.expectedPods", status.expected_pods)
+    def validate_status(self, call: ApiCall, old: PodDisruptionBudget, new: PodDisruptionBudget) -> Causes:
+        names = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+        yield from checks.not_negative_fields("status", new.status, *names)

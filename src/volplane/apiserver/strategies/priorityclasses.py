@@ -1,13 +1,12 @@
-"""Priority classes and runtime classes: named once, never changed in what they mean."""
+"""PriorityClasses and RuntimeClasses: value, preemption policy and handler are immutable."""
 
 from __future__ import annotations
 
-from volplane.api.errors import Cause, Forbidden, forbidden
+from volplane.api.errors import Causes, Forbidden, forbidden
 from volplane.api.noderuntime import RuntimeClass
 from volplane.api.scheduling import PriorityClass
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.spec import PREEMPTION
-from volplane.apiserver.strategies.struct_edit import set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 HIGHEST = 1_000_000_000
@@ -15,9 +14,6 @@ SYSTEM = "system-"
 
 
 class PriorityClassStrategy(Strategy[PriorityClass]):
-    def defaults(self, obj: PriorityClass) -> PriorityClass:
-        return set_defaults(obj, preemption_policy="PreemptLowerPriority")
-
     async def admit_create(self, call: ApiCall, obj: PriorityClass) -> PriorityClass:
         await _only_default(call, obj)
         return obj
@@ -26,29 +22,24 @@ class PriorityClassStrategy(Strategy[PriorityClass]):
         await _only_default(call, new)
         return new
 
-    def validate_create(self, call: ApiCall, obj: PriorityClass) -> list[Cause]:
-        wrong: list[Cause] = []
+    def validate_create(self, call: ApiCall, obj: PriorityClass) -> Causes:
         if obj.name.startswith(SYSTEM) and obj.name not in (
             "system-cluster-critical",
             "system-node-critical",
         ):
-            told = (
+            message = (
                 f"priority class names with '{SYSTEM}' prefix are reserved for system use only. error: "
                 f"{obj.name} is not a known system priority class"
             )
-            wrong.append(forbidden("metadata.name", told))
+            yield forbidden("metadata.name", message)
         elif obj.value > HIGHEST and not obj.name.startswith(SYSTEM):
-            told = f"maximum allowed value of a user defined priority is {HIGHEST}"
-            wrong.append(forbidden("value", told))
-        return wrong + checks.one_of("preemptionPolicy", obj.preemption_policy or "", PREEMPTION)
+            yield forbidden("value", f"maximum allowed value of a user defined priority is {HIGHEST}")
+        yield from checks.one_of("preemptionPolicy", obj.preemption_policy or "", PREEMPTION)
 
-    def validate_update(self, call: ApiCall, old: PriorityClass, new: PriorityClass) -> list[Cause]:
-        wrong: list[Cause] = []
+    def validate_update(self, call: ApiCall, old: PriorityClass, new: PriorityClass) -> Causes:
         if old.value != new.value:
-            wrong.append(forbidden("value", "may not be changed in an update."))
-        return wrong + checks.immutable_field(
-            "preemptionPolicy", new.preemption_policy, old.preemption_policy
-        )
+            yield forbidden("value", "may not be changed in an update.")
+        yield from checks.immutable_field("preemptionPolicy", new.preemption_policy, old.preemption_policy)
 
 
 async def _only_default(call: ApiCall, one: PriorityClass) -> None:
@@ -56,13 +47,13 @@ async def _only_default(call: ApiCall, one: PriorityClass) -> None:
         return
     for other in await call.reader.list(PriorityClass):
         if other.global_default and other.name != one.name:
-            told = f"PriorityClass {other.name} is already marked as default. Only one default can exist"
-            raise Forbidden.to(call.kind, one.name, told)
+            message = f"PriorityClass {other.name} is already marked as default. Only one default can exist"
+            raise Forbidden.to(call.kind, one.name, message)
 
 
 class RuntimeClassStrategy(Strategy[RuntimeClass]):
-    def validate_create(self, call: ApiCall, obj: RuntimeClass) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: RuntimeClass) -> Causes:
         return checks.label("handler", obj.handler)
 
-    def validate_update(self, call: ApiCall, old: RuntimeClass, new: RuntimeClass) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: RuntimeClass, new: RuntimeClass) -> Causes:
         return checks.immutable_field("handler", new.handler, old.handler)

@@ -1,4 +1,4 @@
-"""Roles and bindings: rules that say something, subjects of known kinds, a reference that never moves."""
+"""RBAC roles and bindings: non-empty rules, known kinds of subjects, an immutable roleRef."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from volplane.api import name_validation
-from volplane.api.errors import Cause, invalid, not_supported, required_value
+from volplane.api.errors import Causes, invalid, not_supported, required_value
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, Subject
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.struct_edit import map_items, replace_fields, set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 GROUP = "rbac.authorization.k8s.io"
@@ -19,119 +18,95 @@ B = TypeVar("B", RoleBinding, ClusterRoleBinding)
 
 
 class RoleStrategy(Strategy[Role]):
-    def validate_create(self, call: ApiCall, obj: Role) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: Role) -> Causes:
         return _rules(obj.rules, namespaced=True)
-
-    def validate_update(self, call: ApiCall, old: Role, new: Role) -> list[Cause]:
-        return _rules(new.rules, namespaced=True)
 
 
 class ClusterRoleStrategy(Strategy[ClusterRole]):
-    def validate_create(self, call: ApiCall, obj: ClusterRole) -> list[Cause]:
-        return _rules(obj.rules, namespaced=False) + _aggregation(obj)
-
-    def validate_update(self, call: ApiCall, old: ClusterRole, new: ClusterRole) -> list[Cause]:
-        return self.validate_create(call, new)
+    def validate_create(self, call: ApiCall, obj: ClusterRole) -> Causes:
+        yield from _rules(obj.rules, namespaced=False)
+        yield from _aggregation(obj)
 
 
 class RoleBindingStrategy(Strategy[RoleBinding]):
-    def defaults(self, obj: RoleBinding) -> RoleBinding:
-        return _default_api_groups(obj)
+    def validate_create(self, call: ApiCall, obj: RoleBinding) -> Causes:
+        yield from _reference(obj, ("Role", "ClusterRole"))
+        yield from _subjects(obj.subjects, namespaced=True)
 
-    def validate_create(self, call: ApiCall, obj: RoleBinding) -> list[Cause]:
-        return _reference(obj, ("Role", "ClusterRole")) + _subjects(obj.subjects, namespaced=True)
-
-    def validate_update(self, call: ApiCall, old: RoleBinding, new: RoleBinding) -> list[Cause]:
-        return self.validate_create(call, new) + _same_reference(old, new)
+    def validate_update(self, call: ApiCall, old: RoleBinding, new: RoleBinding) -> Causes:
+        yield from self.validate_create(call, new)
+        yield from _same_reference(old, new)
 
 
 class ClusterRoleBindingStrategy(Strategy[ClusterRoleBinding]):
-    def defaults(self, obj: ClusterRoleBinding) -> ClusterRoleBinding:
-        return _default_api_groups(obj)
+    def validate_create(self, call: ApiCall, obj: ClusterRoleBinding) -> Causes:
+        yield from _reference(obj, ("ClusterRole",))
+        yield from _subjects(obj.subjects, namespaced=False)
 
-    def validate_create(self, call: ApiCall, obj: ClusterRoleBinding) -> list[Cause]:
-        return _reference(obj, ("ClusterRole",)) + _subjects(obj.subjects, namespaced=False)
-
-    def validate_update(self, call: ApiCall, old: ClusterRoleBinding, new: ClusterRoleBinding) -> list[Cause]:
-        return self.validate_create(call, new) + _same_reference(old, new)
-
-
-# Defaults
-
-
-def _default_api_groups(binding: B) -> B:
-    reference = set_defaults(binding.role_ref, api_group=GROUP)
-    return replace_fields(
-        binding, role_ref=reference, subjects=map_items(binding.subjects, _default_subject_group)
-    )
-
-
-def _default_subject_group(subject: Subject) -> Subject:
-    return set_defaults(subject, api_group=GROUP) if subject.kind in ("User", "Group") else subject
+    def validate_update(self, call: ApiCall, old: ClusterRoleBinding, new: ClusterRoleBinding) -> Causes:
+        yield from self.validate_create(call, new)
+        yield from _same_reference(old, new)
 
 
 # Validation
 
 
-def _rules(rules: Sequence[PolicyRule], *, namespaced: bool) -> list[Cause]:
+def _rules(rules: Sequence[PolicyRule], *, namespaced: bool) -> Causes:
     return [
         cause for at, rule in enumerate(rules) for cause in _rule(f"rules[{at}]", rule, namespaced=namespaced)
     ]
 
 
-def _rule(path: str, rule: PolicyRule, *, namespaced: bool) -> list[Cause]:
-    wrong = [] if rule.verbs else [required_value(f"{path}.verbs", "verbs must contain at least one value")]
+def _rule(path: str, rule: PolicyRule, *, namespaced: bool) -> Causes:
+    if not rule.verbs:
+        yield required_value(f"{path}.verbs", "verbs must contain at least one value")
     if rule.non_resource_urls:
         here, urls = f"{path}.nonResourceURLs", list(rule.non_resource_urls)
         if namespaced:
-            wrong.append(invalid(here, urls, "namespaced rules cannot apply to non-resource URLs"))
+            yield invalid(here, urls, "namespaced rules cannot apply to non-resource URLs")
         if rule.api_groups or rule.resources or rule.resource_names:
-            told = "rules cannot apply to both regular resources and non-resource URLs"
-            wrong.append(invalid(here, urls, told))
-        return wrong
+            yield invalid(here, urls, "rules cannot apply to both regular resources and non-resource URLs")
+        return
     if not rule.api_groups:
-        wrong.append(required_value(f"{path}.apiGroups", "resource rules must supply at least one api group"))
+        yield required_value(f"{path}.apiGroups", "resource rules must supply at least one api group")
     if not rule.resources:
-        wrong.append(required_value(f"{path}.resources", "resource rules must supply at least one resource"))
-    return wrong
+        yield required_value(f"{path}.resources", "resource rules must supply at least one resource")
 
 
-def _aggregation(role: ClusterRole) -> list[Cause]:
+def _aggregation(role: ClusterRole) -> Causes:
     if role.aggregation_rule is None:
-        return []
+        return
     path, selectors = "aggregationRule.clusterRoleSelectors", role.aggregation_rule.cluster_role_selectors
     if not selectors:
-        told = "at least one clusterRoleSelector required if aggregationRule is non-nil"
-        return [required_value(path, told)]
-    return [
+        yield required_value(path, "at least one clusterRoleSelector required if aggregationRule is non-nil")
+        return
+    yield from [
         cause
         for at, selector in enumerate(selectors)
         for cause in checks.label_selector(f"{path}[{at}]", selector)
     ]
 
 
-def _reference(binding: RoleBinding | ClusterRoleBinding, kinds: Sequence[str]) -> list[Cause]:
+def _reference(binding: RoleBinding | ClusterRoleBinding, kinds: Sequence[str]) -> Causes:
     reference = binding.role_ref
-    wrong: list[Cause] = []
     if reference.api_group != GROUP:
-        wrong.append(not_supported("roleRef.apiGroup", reference.api_group, (GROUP,)))
+        yield not_supported("roleRef.apiGroup", reference.api_group, (GROUP,))
     if reference.kind not in kinds:
-        wrong.append(not_supported("roleRef.kind", reference.kind, kinds))
-    if not reference.name:
-        wrong.append(required_value("roleRef.name"))
-    return wrong + [
+        yield not_supported("roleRef.kind", reference.kind, kinds)
+    yield from checks.present("roleRef.name", reference.name)
+    yield from [
         invalid("roleRef.name", reference.name, text)
         for text in name_validation.path_segment_problems(reference.name, False)
     ]
 
 
-def _same_reference(old: B, new: B) -> list[Cause]:
+def _same_reference(old: B, new: B) -> Causes:
     if old.role_ref == new.role_ref:
-        return []
-    return [invalid("roleRef", checks.to_plain(new.role_ref), "cannot change roleRef")]
+        return
+    yield invalid("roleRef", checks.to_plain(new.role_ref), "cannot change roleRef")
 
 
-def _subjects(subjects: Sequence[Subject], *, namespaced: bool) -> list[Cause]:
+def _subjects(subjects: Sequence[Subject], *, namespaced: bool) -> Causes:
     return [
         cause
         for at, subject in enumerate(subjects)
@@ -139,17 +114,18 @@ def _subjects(subjects: Sequence[Subject], *, namespaced: bool) -> list[Cause]:
     ]
 
 
-def _subject(path: str, subject: Subject, *, namespaced: bool) -> list[Cause]:
-    wrong = [] if subject.name else [required_value(f"{path}.name")]
+def _subject(path: str, subject: Subject, *, namespaced: bool) -> Causes:
+    yield from checks.present(f"{path}.name", subject.name)
     if subject.kind not in SUBJECTS:
-        return [*wrong, not_supported(f"{path}.kind", subject.kind, SUBJECTS)]
+        yield not_supported(f"{path}.kind", subject.kind, SUBJECTS)
+        return
     if subject.kind != "ServiceAccount":
         if subject.api_group != GROUP:
-            wrong.append(not_supported(f"{path}.apiGroup", subject.api_group, (GROUP,)))
-        return wrong
-    wrong += checks.subdomain(f"{path}.name", subject.name) if subject.name else []
+            yield not_supported(f"{path}.apiGroup", subject.api_group, (GROUP,))
+        return
+    if subject.name:
+        yield from checks.subdomain(f"{path}.name", subject.name)
     if subject.api_group:
-        wrong.append(not_supported(f"{path}.apiGroup", subject.api_group, ("",)))
+        yield not_supported(f"{path}.apiGroup", subject.api_group, ("",))
     if not namespaced and not subject.namespace:
-        wrong.append(required_value(f"{path}.namespace"))
-    return wrong
+        yield required_value(f"{path}.namespace")

@@ -1,4 +1,4 @@
-"""Secrets and config maps: keys that can be file names, a size limit, and a seal that holds."""
+"""Secrets and ConfigMaps: keys that are valid file names, a size limit, and `immutable`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import structs
-
 from volplane.api.core import ConfigMap, Secret
-from volplane.api.errors import Cause, forbidden, invalid, required_value, too_long
+from volplane.api.errors import Causes, forbidden, invalid, required_value, too_long
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.struct_edit import set_defaults
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 MAX_SIZE = 1024 * 1024
@@ -28,39 +25,33 @@ _REQUIRED_KEYS = {
 
 
 class SecretStrategy(Strategy[Secret]):
-    def defaults(self, obj: Secret) -> Secret:
-        obj = set_defaults(obj, type="Opaque")
-        if not obj.string_data:
-            return obj
-        data = {**obj.data, **{key: text.encode() for key, text in obj.string_data.items()}}
-        return structs.replace(obj, data=data, string_data={})
-
-    def validate_create(self, call: ApiCall, obj: Secret) -> list[Cause]:
-        wrong = _keys("data", obj.data)
+    def validate_create(self, call: ApiCall, obj: Secret) -> Causes:
+        yield from _keys("data", obj.data)
         if _size(obj.data) > MAX_SIZE:
-            wrong.append(too_long("data", MAX_SIZE))
-        return wrong + _check_type(obj)
+            yield too_long("data", MAX_SIZE)
+        yield from _check_type(obj)
 
-    def validate_update(self, call: ApiCall, old: Secret, new: Secret) -> list[Cause]:
-        wrong = checks.immutable_field("type", new.type, old.type)
-        return wrong + _check_immutable(old, new, ("data",)) + self.validate_create(call, new)
+    def validate_update(self, call: ApiCall, old: Secret, new: Secret) -> Causes:
+        yield from checks.immutable_field("type", new.type, old.type)
+        yield from _check_immutable(old, new, ("data",))
+        yield from self.validate_create(call, new)
 
 
 class ConfigMapStrategy(Strategy[ConfigMap]):
-    def validate_create(self, call: ApiCall, obj: ConfigMap) -> list[Cause]:
-        wrong = _keys("data", obj.data)
+    def validate_create(self, call: ApiCall, obj: ConfigMap) -> Causes:
+        yield from _keys("data", obj.data)
         for key in obj.data.keys() & obj.binary_data.keys():
-            wrong.append(invalid(f"data[{key}]", key, "duplicate of key present in binaryData"))
-        wrong += _keys("binaryData", obj.binary_data)
+            yield invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
+        yield from _keys("binaryData", obj.binary_data)
         if _size(obj.data) + _size(obj.binary_data) > MAX_SIZE:
-            wrong.append(too_long("", MAX_SIZE))
-        return wrong
+            yield too_long("", MAX_SIZE)
 
-    def validate_update(self, call: ApiCall, old: ConfigMap, new: ConfigMap) -> list[Cause]:
-        return _check_immutable(old, new, ("data", "binary_data")) + self.validate_create(call, new)
+    def validate_update(self, call: ApiCall, old: ConfigMap, new: ConfigMap) -> Causes:
+        yield from _check_immutable(old, new, ("data", "binary_data"))
+        yield from self.validate_create(call, new)
 
 
-def _keys(path: str, data: Mapping[str, Any]) -> list[Cause]:
+def _keys(path: str, data: Mapping[str, Any]) -> Causes:
     return [cause for key in data for cause in checks.config_key(f"{path}[{key}]", key)]
 
 
@@ -68,39 +59,40 @@ def _size(data: Mapping[str, str | bytes]) -> int:
     return sum(len(value.encode() if isinstance(value, str) else value) for value in data.values())
 
 
-def _check_immutable(old: Any, new: Any, fields: tuple[str, ...]) -> list[Cause]:
+def _check_immutable(old: Any, new: Any, fields: tuple[str, ...]) -> Causes:
     if not old.immutable:
-        return []
-    wrong = [] if new.immutable else [forbidden("immutable", IMMUTABLE_WHEN_SET)]
+        return
+    if not new.immutable:
+        yield forbidden("immutable", IMMUTABLE_WHEN_SET)
     other = [name for name in fields if getattr(old, name) != getattr(new, name)]
-    return wrong + [
+    yield from [
         forbidden("binaryData" if name == "binary_data" else name, IMMUTABLE_WHEN_SET) for name in other
     ]
 
 
-def _check_type(secret: Secret) -> list[Cause]:
+def _check_type(secret: Secret) -> Causes:
     if secret.type == "kubernetes.io/service-account-token":
         named = secret.metadata.annotations.get(ACCOUNT_NAME)
-        return [] if named else [required_value(f"metadata.annotations[{ACCOUNT_NAME}]")]
+        return checks.present(f"metadata.annotations[{ACCOUNT_NAME}]", named)
     if secret.type == "kubernetes.io/basic-auth":
         wanted = ("username", "password")
         return [] if any(k in secret.data for k in wanted) else [required_value(f"data[{k}]") for k in wanted]
-    wrong = [
+    causes = [
         required_value(f"data[{key}]")
         for key in _REQUIRED_KEYS.get(secret.type, ())
         if key not in secret.data
     ]
-    if wrong or not secret.type.startswith("kubernetes.io/docker"):
-        return wrong
+    if causes or not secret.type.startswith("kubernetes.io/docker"):
+        return causes
     [key] = _REQUIRED_KEYS.get(secret.type, ("",))
     return _is_json(f"data[{key}]", secret.data.get(key, b"{}"))
 
 
-def _is_json(path: str, content: bytes) -> list[Cause]:
+def _is_json(path: str, content: bytes) -> Causes:
     try:
         if isinstance(json.loads(content), dict):
-            return []
+            return
         why = "json: cannot unmarshal into Go value of type map[string]interface {}"
     except ValueError as error:
         why = str(error)
-    return [invalid(path, REDACTED, why)]
+    yield invalid(path, REDACTED, why)

@@ -1,29 +1,15 @@
-"""Stateful sets and the revisions they keep: what may change after creation is named field by field."""
+"""StatefulSets, of which only listed fields may change, and ControllerRevisions."""
 
 from __future__ import annotations
 
 from msgspec import structs
 
-from volplane.api.apps import (
-    ControllerRevision,
-    RollingUpdateStatefulSetStrategy,
-    StatefulSet,
-    StatefulSetPersistentVolumeClaimRetentionPolicy,
-    StatefulSetSpec,
-    StatefulSetUpdateStrategy,
-)
-from volplane.api.core import (
-    PersistentVolumeClaim,
-    PersistentVolumeClaimVolumeSource,
-    PodTemplateSpec,
-    Volume,
-)
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.api import apps, core
+from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks, claim_spec
-from volplane.apiserver.strategies.pods import defaults
-from volplane.apiserver.strategies.struct_edit import map_items, replace_fields, set_defaults
-from volplane.apiserver.strategies.workloads import HISTORY, check_selector, check_template
+from volplane.apiserver.strategies.workloads import check_selector, check_template
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields
 
 MUTABLE = (
     "replicas",
@@ -46,53 +32,31 @@ _KEEPS_ALL = (
 )
 
 
-class StatefulSetStrategy(Strategy[StatefulSet]):
-    def defaults(self, obj: StatefulSet) -> StatefulSet:
-        made = set_defaults(
-            obj.spec,
-            replicas=1,
-            revision_history_limit=HISTORY,
-            pod_management_policy="OrderedReady",
-            persistent_volume_claim_retention_policy=StatefulSetPersistentVolumeClaimRetentionPolicy(),
-        )
-        policy = made.persistent_volume_claim_retention_policy
-        assert policy is not None
-        made = replace_fields(
-            made,
-            template=defaults.template(made.template),
-            update_strategy=_strategy(made.update_strategy),
-            volume_claim_templates=map_items(made.volume_claim_templates, _claim_template),
-            persistent_volume_claim_retention_policy=set_defaults(
-                policy, when_deleted="Retain", when_scaled="Retain"
-            ),
-        )
-        return replace_fields(obj, spec=made)
-
-    def prepare_create(self, call: ApiCall, obj: StatefulSet) -> StatefulSet:
+class StatefulSetStrategy(Strategy[apps.StatefulSet]):
+    def prepare_create(self, call: ApiCall, obj: apps.StatefulSet) -> apps.StatefulSet:
         return _drop_max_unavailable(super().prepare_create(call, obj))
 
-    def prepare_update(self, call: ApiCall, old: StatefulSet, new: StatefulSet) -> StatefulSet:
+    def prepare_update(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> apps.StatefulSet:
         return _drop_max_unavailable(super().prepare_update(call, old, new))
 
-    def validate_create(self, call: ApiCall, obj: StatefulSet) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: apps.StatefulSet) -> Causes:
         _warn(call, obj)
-        wrong = _spec(obj.spec)
+        yield from _spec(obj.spec)
         for at, template in enumerate(obj.spec.volume_claim_templates):
-            wrong += claim_spec.validate(f"spec.volumeClaimTemplates[{at}].spec", template.spec)
+            yield from claim_spec.validate(f"spec.volumeClaimTemplates[{at}].spec", template.spec)
         if obj.spec.service_name:
-            wrong += checks.label("spec.serviceName", obj.spec.service_name)
-        return wrong
+            yield from checks.label("spec.serviceName", obj.spec.service_name)
 
-    def validate_update(self, call: ApiCall, old: StatefulSet, new: StatefulSet) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> Causes:
         _warn(call, new)
-        wrong = _spec(new.spec)
+        yield from _spec(new.spec)
         put_back = replace_fields(new.spec, **{name: getattr(old.spec, name) for name in MUTABLE})
         if put_back != old.spec:
-            wrong.append(forbidden("spec", _IMMUTABLE))
-        return wrong
+            yield forbidden("spec", _IMMUTABLE)
 
-    def validate_status(self, call: ApiCall, old: StatefulSet, new: StatefulSet) -> list[Cause]:
-        status, wrong = new.status, checks.not_negative("status.replicas", new.status.replicas)
+    def validate_status(self, call: ApiCall, old: apps.StatefulSet, new: apps.StatefulSet) -> Causes:
+        status = new.status
+        yield from checks.not_negative("status.replicas", new.status.replicas)
         counts = {
             "readyReplicas": status.ready_replicas,
             "currentReplicas": status.current_replicas,
@@ -100,30 +64,18 @@ class StatefulSetStrategy(Strategy[StatefulSet]):
             "availableReplicas": status.available_replicas,
         }
         for name, count in counts.items():
-            wrong += checks.not_negative(f"status.{name}", count)
+            yield from checks.not_negative(f"status.{name}", count)
             if count > status.replicas:
-                wrong.append(invalid(f"status.{name}", count, "cannot be greater than status.replicas"))
+                yield invalid(f"status.{name}", count, "cannot be greater than status.replicas")
         if status.available_replicas > status.ready_replicas:
-            told = "cannot be greater than status.readyReplicas"
-            wrong.append(invalid("status.availableReplicas", status.available_replicas, told))
+            message = "cannot be greater than status.readyReplicas"
+            yield invalid("status.availableReplicas", status.available_replicas, message)
         if (status.collision_count or 0) < (old.status.collision_count or 0):
-            wrong.append(
-                invalid("status.collisionCount", status.collision_count or 0, "cannot be decremented")
-            )
-        return wrong
+            yield invalid("status.collisionCount", status.collision_count or 0, "cannot be decremented")
 
 
-def _strategy(update: StatefulSetUpdateStrategy) -> StatefulSetUpdateStrategy:
-    if not update.type:
-        rolling = update.rolling_update or RollingUpdateStatefulSetStrategy()
-        update = replace_fields(update, type="RollingUpdate", rolling_update=rolling)
-    if update.type == "RollingUpdate" and update.rolling_update is not None:
-        update = replace_fields(update, rolling_update=set_defaults(update.rolling_update, partition=0))
-    return update
-
-
-def _drop_max_unavailable(obj: StatefulSet) -> StatefulSet:
-    """maxUnavailable stands behind a gate that is off by default; such a field is dropped."""
+def _drop_max_unavailable(obj: apps.StatefulSet) -> apps.StatefulSet:
+    """Drop maxUnavailable: its feature gate is off by default."""
     update = obj.spec.update_strategy
     if update.rolling_update is None or update.rolling_update.max_unavailable is None:
         return obj
@@ -133,52 +85,51 @@ def _drop_max_unavailable(obj: StatefulSet) -> StatefulSet:
     )
 
 
-def _claim_template(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    spec = set_defaults(claim.spec, volume_mode="Filesystem")
-    return replace_fields(claim, spec=spec, status=set_defaults(claim.status, phase="Pending"))
-
-
-def _warn(call: ApiCall, obj: StatefulSet) -> None:
+def _warn(call: ApiCall, obj: apps.StatefulSet) -> None:
     if (obj.spec.revision_history_limit or 0) < 0:
         call.warnings.append(_KEEPS_ALL)
 
 
-def _spec(given: StatefulSetSpec) -> list[Cause]:
-    wrong: list[Cause] = []
+def _spec(given: apps.StatefulSetSpec) -> Causes:
     if given.pod_management_policy not in _POLICIES:
-        told = "must be 'OrderedReady' or 'Parallel'"
-        wrong.append(invalid("spec.podManagementPolicy", given.pod_management_policy, told))
-    wrong += _update_strategy("spec.updateStrategy", given.update_strategy)
+        message = "must be 'OrderedReady' or 'Parallel'"
+        yield invalid("spec.podManagementPolicy", given.pod_management_policy, message)
+    yield from _update_strategy("spec.updateStrategy", given.update_strategy)
     policy = given.persistent_volume_claim_retention_policy
     if policy is not None:
         path = "spec.persistentVolumeClaimRetentionPolicy"
         for name, value in (("whenDeleted", policy.when_deleted), ("whenScaled", policy.when_scaled)):
             if value not in ("Retain", "Delete"):
-                wrong.append(not_supported(f"{path}.{name}", value, ("Retain", "Delete")))
-    wrong += checks.not_negative("spec.replicas", given.replicas or 0)
-    wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+                yield not_supported(f"{path}.{name}", value, ("Retain", "Delete"))
+    yield from checks.not_negative("spec.replicas", given.replicas or 0)
+    yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
     if given.ordinals is not None:
-        wrong += checks.not_negative("spec.ordinals.start", given.ordinals.start)
-    wrong += check_selector("statefulset", given.selector)
-    return wrong + check_template("StatefulSet", _template_with_claims(given), given.selector)
+        yield from checks.not_negative("spec.ordinals.start", given.ordinals.start)
+    yield from check_selector("statefulset", given.selector)
+    yield from check_template("StatefulSet", _template_with_claims(given), given.selector)
 
 
-def _update_strategy(path: str, given: StatefulSetUpdateStrategy) -> list[Cause]:
+def _update_strategy(path: str, given: apps.StatefulSetUpdateStrategy) -> Causes:
     rolling = given.rolling_update
     if given.type == "OnDelete":
-        told = "only allowed for updateStrategy 'RollingUpdate'"
-        return [] if rolling is None else [invalid(f"{path}.rollingUpdate", checks.to_plain(rolling), told)]
+        message = "only allowed for updateStrategy 'RollingUpdate'"
+        if rolling is not None:
+            yield invalid(f"{path}.rollingUpdate", checks.to_plain(rolling), message)
+        return
     if given.type != "RollingUpdate":
-        return [invalid(path, checks.to_plain(given), "must be 'RollingUpdate' or 'OnDelete'")]
+        yield invalid(path, checks.to_plain(given), "must be 'RollingUpdate' or 'OnDelete'")
+        return
     if rolling is None:
-        return []
-    return checks.not_negative(f"{path}.rollingUpdate.partition", rolling.partition or 0)
+        return
+    yield from checks.not_negative(f"{path}.rollingUpdate.partition", rolling.partition or 0)
 
 
-def _template_with_claims(given: StatefulSetSpec) -> PodTemplateSpec:
-    """The template as a pod gets it: a volume per claim, host name and subdomain from the set."""
+def _template_with_claims(given: apps.StatefulSetSpec) -> core.PodTemplateSpec:
+    """The template as its pods get it, with a volume for each claim template."""
     claims = tuple(
-        Volume(name=t.name, persistent_volume_claim=PersistentVolumeClaimVolumeSource(claim_name=t.name))
+        core.Volume(
+            name=t.name, persistent_volume_claim=core.PersistentVolumeClaimVolumeSource(claim_name=t.name)
+        )
         for t in given.volume_claim_templates
     )
     taken = {volume.name for volume in claims}
@@ -187,15 +138,16 @@ def _template_with_claims(given: StatefulSetSpec) -> PodTemplateSpec:
     return structs.replace(given.template, spec=spec)
 
 
-class ControllerRevisionStrategy(Strategy[ControllerRevision]):
-    def validate_create(self, call: ApiCall, obj: ControllerRevision) -> list[Cause]:
-        wrong = checks.not_negative("revision", obj.number)
+class ControllerRevisionStrategy(Strategy[apps.ControllerRevision]):
+    def validate_create(self, call: ApiCall, obj: apps.ControllerRevision) -> Causes:
+        yield from checks.not_negative("revision", obj.number)
         if obj.data is None:
-            wrong.append(required_value("data", "data is mandatory"))
+            yield required_value("data", "data is mandatory")
         elif not isinstance(obj.data, dict):
-            wrong.append(required_value("data", "data must be a valid JSON object"))
-        return wrong
+            yield required_value("data", "data must be a valid JSON object")
 
-    def validate_update(self, call: ApiCall, old: ControllerRevision, new: ControllerRevision) -> list[Cause]:
-        wrong = checks.not_negative("revision", new.number)
-        return wrong + checks.immutable_field("data", new.data, old.data)
+    def validate_update(
+        self, call: ApiCall, old: apps.ControllerRevision, new: apps.ControllerRevision
+    ) -> Causes:
+        yield from checks.not_negative("revision", new.number)
+        yield from checks.immutable_field("data", new.data, old.data)

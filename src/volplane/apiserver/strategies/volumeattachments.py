@@ -1,10 +1,10 @@
-"""VolumeAttachments: what shall be attached where never changes; only /status says how far it is."""
+"""VolumeAttachments: the spec is immutable; /status reports the progress."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from volplane.api.errors import Cause, forbidden, invalid, required_value, too_long
+from volplane.api.errors import Causes, forbidden, invalid, required_value, too_long
 from volplane.api.storage import VolumeAttachment, VolumeAttachmentSource, VolumeError
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.persistentvolumes import inline_spec
@@ -16,53 +16,58 @@ EXACTLY_ONE = "must specify exactly one of inlineVolumeSpec and persistentVolume
 
 
 class VolumeAttachmentStrategy(Strategy[VolumeAttachment]):
-    def validate_create(self, call: ApiCall, obj: VolumeAttachment) -> list[Cause]:
-        wrong = checks.driver_name("spec.attacher", obj.spec.attacher)
+    def validate_create(self, call: ApiCall, obj: VolumeAttachment) -> Causes:
+        yield from checks.driver_name("spec.attacher", obj.spec.attacher)
         name = obj.spec.source.persistent_volume_name
         if name:
-            wrong += checks.subdomain("spec.source.persistentVolumeName", name)
-        return wrong + _validate_attachment(obj)
+            yield from checks.subdomain("spec.source.persistentVolumeName", name)
+        yield from _validate_attachment(obj)
 
-    def validate_update(self, call: ApiCall, old: VolumeAttachment, new: VolumeAttachment) -> list[Cause]:
-        return _validate_attachment(new) + checks.immutable_field("spec", new.spec, old.spec)
+    def validate_update(self, call: ApiCall, old: VolumeAttachment, new: VolumeAttachment) -> Causes:
+        yield from _validate_attachment(new)
+        yield from checks.immutable_field("spec", new.spec, old.spec)
 
-    def validate_status(self, call: ApiCall, old: VolumeAttachment, new: VolumeAttachment) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: VolumeAttachment, new: VolumeAttachment) -> Causes:
         return self.validate_update(call, old, new)
 
 
-def _validate_attachment(obj: VolumeAttachment) -> list[Cause]:
-    wrong = _source("spec.source", obj.spec.source)
-    wrong += checks.subdomain("spec.nodeName", obj.spec.node_name)
-    if not obj.spec.attacher:
-        wrong.append(required_value("spec.attacher"))
-    wrong += _metadata("status.attachmentMetadata", obj.status.attachment_metadata)
-    wrong += _error("status.attachError", obj.status.attach_error)
-    return wrong + _error("status.detachError", obj.status.detach_error)
+def _validate_attachment(obj: VolumeAttachment) -> Causes:
+    yield from _source("spec.source", obj.spec.source)
+    yield from checks.subdomain("spec.nodeName", obj.spec.node_name)
+    yield from checks.present("spec.attacher", obj.spec.attacher)
+    yield from _metadata("status.attachmentMetadata", obj.status.attachment_metadata)
+    yield from _error("status.attachError", obj.status.attach_error)
+    yield from _error("status.detachError", obj.status.detach_error)
 
 
-def _source(path: str, source: VolumeAttachmentSource) -> list[Cause]:
+def _source(path: str, source: VolumeAttachmentSource) -> Causes:
     name, inline = source.persistent_volume_name, source.inline_volume_spec
     if name is None and inline is None:
-        return [required_value(path, EXACTLY_ONE)]
+        yield required_value(path, EXACTLY_ONE)
+        return
     if name is not None and inline is not None:
-        return [forbidden(path, EXACTLY_ONE)]
+        yield forbidden(path, EXACTLY_ONE)
+        return
     if inline is not None:
-        return inline_spec(f"{path}.inlineVolumeSpec", inline)
-    told = "must specify non empty persistentVolumeName"
-    return [] if name else [required_value(f"{path}.persistentVolumeName", told)]
+        yield from inline_spec(f"{path}.inlineVolumeSpec", inline)
+        return
+    message = "must specify non empty persistentVolumeName"
+    if not name:
+        yield required_value(f"{path}.persistentVolumeName", message)
 
 
-def _metadata(path: str, given: Mapping[str, str]) -> list[Cause]:
+def _metadata(path: str, given: Mapping[str, str]) -> Causes:
     size = sum(len(key.encode()) + len(value.encode()) for key, value in given.items())
-    return [too_long(path, METADATA_SIZE)] if size > METADATA_SIZE else []
+    if size > METADATA_SIZE:
+        yield too_long(path, METADATA_SIZE)
 
 
-def _error(path: str, error: VolumeError | None) -> list[Cause]:
+def _error(path: str, error: VolumeError | None) -> Causes:
     if error is None:
-        return []
-    # The number in the sentence is the other limit, as clients know it.
-    wrong = [too_long(f"{path}.message", METADATA_SIZE)] if len(error.message.encode()) > MESSAGE_SIZE else []
+        return
+    # As upstream, the message names the other limit.
+    if len(error.message.encode()) > MESSAGE_SIZE:
+        yield too_long(f"{path}.message", METADATA_SIZE)
     if error.error_code is not None and error.error_code < 0:
-        told = f"must be between 0 and {checks.MAX_INT32}, inclusive"
-        wrong.append(invalid(f"{path}.errorCode", error.error_code, told))
-    return wrong
+        message = f"must be between 0 and {checks.MAX_INT32}, inclusive"
+        yield invalid(f"{path}.errorCode", error.error_code, message)

@@ -1,30 +1,18 @@
-"""Deployments, replica and daemon sets: defaults, selectors that match, templates that can run."""
+"""Deployments, ReplicaSets, ReplicationControllers, DaemonSets, PodTemplates: selector, template, rollout."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from volplane.api.apps import (
-    DaemonSet,
-    DaemonSetUpdateStrategy,
-    Deployment,
-    DeploymentStrategy,
-    ReplicaSet,
-    RollingUpdateDaemonSet,
-    RollingUpdateDeployment,
-)
-from volplane.api.core import PodTemplate, PodTemplateSpec, ReplicationController
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.api import apps, core
+from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import InvalidSelector, LabelMatcher
+from volplane.apiserver.object_access import path_reader
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.pods import defaults, spec
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.apiserver.strategies.pods import spec
 from volplane.apiserver.strategy import ApiCall, Strategy
 
-HISTORY = 10
-PROGRESS_SECONDS = 600
 _PERCENT = re.compile(r"[0-9]{1,18}%")
 _PERCENT_MESSAGE = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex "
@@ -32,237 +20,158 @@ _PERCENT_MESSAGE = (
 )
 
 
-class DeploymentsStrategy(Strategy[Deployment]):
-    def defaults(self, obj: Deployment) -> Deployment:
-        made = set_defaults(
-            obj.spec,
-            replicas=1,
-            revision_history_limit=HISTORY,
-            progress_deadline_seconds=PROGRESS_SECONDS,
-        )
-        made = replace_fields(
-            made, template=defaults.template(made.template), strategy=_rolling(made.strategy)
-        )
-        return replace_fields(obj, spec=made)
-
-    def validate_create(self, call: ApiCall, obj: Deployment) -> list[Cause]:
+class DeploymentsStrategy(Strategy[apps.Deployment]):
+    def validate_create(self, call: ApiCall, obj: apps.Deployment) -> Causes:
         given = obj.spec
-        wrong = checks.not_negative("spec.replicas", given.replicas or 0)
-        wrong += check_selector("deployment", given.selector)
-        wrong += check_template("ReplicaSet", given.template, given.selector)
-        wrong += _deployment_strategy("spec.strategy", given.strategy)
-        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        wrong += checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
+        yield from checks.not_negative("spec.replicas", given.replicas or 0)
+        yield from check_selector("deployment", given.selector)
+        yield from check_template("ReplicaSet", given.template, given.selector)
+        yield from _deployment_strategy("spec.strategy", given.strategy)
+        yield from checks.not_negative_fields("spec", given, "minReadySeconds", "revisionHistoryLimit")
         if given.progress_deadline_seconds is not None:
             path = "spec.progressDeadlineSeconds"
-            wrong += checks.not_negative(path, given.progress_deadline_seconds)
+            yield from checks.not_negative(path, given.progress_deadline_seconds)
             if given.progress_deadline_seconds <= given.min_ready_seconds:
-                told = "must be greater than minReadySeconds"
-                wrong.append(invalid(path, given.progress_deadline_seconds, told))
-        return wrong
+                yield invalid(path, given.progress_deadline_seconds, "must be greater than minReadySeconds")
 
-    def validate_update(self, call: ApiCall, old: Deployment, new: Deployment) -> list[Cause]:
-        wrong = self.validate_create(call, new)
-        return wrong + checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
-
-    def validate_status(self, call: ApiCall, old: Deployment, new: Deployment) -> list[Cause]:
-        names = ("updatedReplicas", "readyReplicas", "availableReplicas")
-        return _counts(new.status, ("updated_replicas", "ready_replicas", "available_replicas"), names)
+    def validate_status(self, call: ApiCall, old: apps.Deployment, new: apps.Deployment) -> Causes:
+        return _counts(new.status, "updatedReplicas", "readyReplicas", "availableReplicas")
 
 
-class ReplicaSetStrategy(Strategy[ReplicaSet]):
-    def defaults(self, obj: ReplicaSet) -> ReplicaSet:
-        made = set_defaults(obj.spec, replicas=1)
-        return replace_fields(obj, spec=replace_fields(made, template=defaults.template(made.template)))
-
-    def validate_create(self, call: ApiCall, obj: ReplicaSet) -> list[Cause]:
+class ReplicaSetStrategy(Strategy[apps.ReplicaSet]):
+    def validate_create(self, call: ApiCall, obj: apps.ReplicaSet) -> Causes:
         given = obj.spec
-        wrong = checks.not_negative("spec.replicas", given.replicas or 0)
-        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        wrong += check_selector("deployment", given.selector)
-        return wrong + check_template("ReplicaSet", given.template, given.selector)
+        yield from checks.not_negative_fields("spec", given, "replicas", "minReadySeconds")
+        yield from check_selector("deployment", given.selector)
+        yield from check_template("ReplicaSet", given.template, given.selector)
 
-    def validate_update(self, call: ApiCall, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
-        wrong = self.validate_create(call, new)
-        return wrong + checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
-
-    def validate_status(self, call: ApiCall, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
-        names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-        return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
+    def validate_status(self, call: ApiCall, old: apps.ReplicaSet, new: apps.ReplicaSet) -> Causes:
+        return _counts(new.status, "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
 
 
-class ReplicationControllerStrategy(Strategy[ReplicationController]):
-    """The oldest of them: its selector may be left out, and may change."""
+class ReplicationControllerStrategy(Strategy[core.ReplicationController]):
+    """Its selector may be omitted and may change."""
 
-    def defaults(self, obj: ReplicationController) -> ReplicationController:
-        made = set_defaults(obj.spec, replicas=1)
-        template = made.template
-        if template is not None:
-            template = defaults.template(template)
-            labels = template.metadata.labels
-            made = replace_fields(made, template=template, selector=made.selector or labels)
-            obj = replace_fields(obj, metadata=set_defaults(obj.metadata, labels=labels))
-        return replace_fields(obj, spec=made)
-
-    def validate_create(self, call: ApiCall, obj: ReplicationController) -> list[Cause]:
+    def validate_create(self, call: ApiCall, obj: core.ReplicationController) -> Causes:
         given = obj.spec
-        wrong = [] if given.selector else [required_value("spec.selector")]
-        wrong += checks.not_negative("spec.replicas", given.replicas or 0)
-        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        yield from checks.present("spec.selector", given.selector)
+        yield from checks.not_negative_fields("spec", given, "replicas", "minReadySeconds")
         if given.template is None:
-            return [*wrong, required_value("spec.template")]
+            yield required_value("spec.template")
+            return
         selector = LabelSelector(match_labels=given.selector) if given.selector else None
-        return wrong + check_template("ReplicationController", given.template, selector)
-
-    def validate_update(
-        self, call: ApiCall, old: ReplicationController, new: ReplicationController
-    ) -> list[Cause]:
-        return self.validate_create(call, new)
+        yield from check_template("ReplicationController", given.template, selector)
 
     def validate_status(
-        self, call: ApiCall, old: ReplicationController, new: ReplicationController
-    ) -> list[Cause]:
-        names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
-        return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
+        self, call: ApiCall, old: core.ReplicationController, new: core.ReplicationController
+    ) -> Causes:
+        return _counts(new.status, "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
 
 
-class PodTemplateStrategy(Strategy[PodTemplate]):
-    def defaults(self, obj: PodTemplate) -> PodTemplate:
-        return replace_fields(obj, template=defaults.template(obj.template))
-
-    def validate_create(self, call: ApiCall, obj: PodTemplate) -> list[Cause]:
+class PodTemplateStrategy(Strategy[core.PodTemplate]):
+    def validate_create(self, call: ApiCall, obj: core.PodTemplate) -> Causes:
         return spec.template("template", obj.template)
 
-    def validate_update(self, call: ApiCall, old: PodTemplate, new: PodTemplate) -> list[Cause]:
-        return self.validate_create(call, new)
 
-
-class DaemonSetStrategy(Strategy[DaemonSet]):
-    def defaults(self, obj: DaemonSet) -> DaemonSet:
-        made = set_defaults(obj.spec, revision_history_limit=HISTORY)
-        update = set_defaults(made.update_strategy, type="RollingUpdate")
-        if update.type == "RollingUpdate":
-            rolling = set_defaults(
-                update.rolling_update or RollingUpdateDaemonSet(), max_unavailable=1, max_surge=0
-            )
-            update = replace_fields(update, rolling_update=rolling)
-        return replace_fields(
-            obj, spec=replace_fields(made, template=defaults.template(made.template), update_strategy=update)
-        )
-
-    def validate_create(self, call: ApiCall, obj: DaemonSet) -> list[Cause]:
+class DaemonSetStrategy(Strategy[apps.DaemonSet]):
+    def validate_create(self, call: ApiCall, obj: apps.DaemonSet) -> Causes:
         given = obj.spec
-        wrong = checks.label_selector("spec.selector", given.selector)
+        yield from checks.label_selector("spec.selector", given.selector)
         if given.selector is not None and _is_empty(given.selector):
-            told = "empty selector is invalid for daemonset"
-            wrong.append(invalid("spec.selector", checks.to_plain(given.selector), told))
-        wrong += check_template("DaemonSet", given.template, given.selector)
-        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        wrong += _daemon_strategy("spec.updateStrategy", given.update_strategy)
-        return wrong + checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
-
-    def validate_update(self, call: ApiCall, old: DaemonSet, new: DaemonSet) -> list[Cause]:
-        wrong = self.validate_create(call, new)
-        return wrong + checks.immutable_field("spec.selector", new.spec.selector, old.spec.selector)
+            message = "empty selector is invalid for daemonset"
+            yield invalid("spec.selector", checks.to_plain(given.selector), message)
+        yield from check_template("DaemonSet", given.template, given.selector)
+        yield from checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        yield from _daemon_strategy("spec.updateStrategy", given.update_strategy)
+        yield from checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
 
 
 # Shared
-
-
-def _rolling(strategy: DeploymentStrategy) -> DeploymentStrategy:
-    strategy = set_defaults(strategy, type="RollingUpdate")
-    if strategy.type != "RollingUpdate":
-        return strategy
-    rolling = set_defaults(
-        strategy.rolling_update or RollingUpdateDeployment(), max_unavailable="25%", max_surge="25%"
-    )
-    return replace_fields(strategy, rolling_update=rolling)
 
 
 def _is_empty(selector: LabelSelector) -> bool:
     return not selector.match_labels and not selector.match_expressions
 
 
-def check_selector(word: str, selector: LabelSelector | None) -> list[Cause]:
+def check_selector(word: str, selector: LabelSelector | None) -> Causes:
     if selector is None:
-        return [required_value("spec.selector")]
-    wrong = checks.label_selector("spec.selector", selector)
+        yield required_value("spec.selector")
+        return
+    yield from checks.label_selector("spec.selector", selector)
     if _is_empty(selector):
-        told = f"empty selector is invalid for {word}"
-        wrong.append(invalid("spec.selector", checks.to_plain(selector), told))
-    return wrong
+        yield invalid("spec.selector", checks.to_plain(selector), f"empty selector is invalid for {word}")
 
 
-def check_template(word: str, template: PodTemplateSpec, selector: LabelSelector | None) -> list[Cause]:
+def check_template(word: str, template: core.PodTemplateSpec, selector: LabelSelector | None) -> Causes:
     path = "spec.template"
-    wrong: list[Cause] = []
     if selector is not None and not _is_empty(selector) and not _matches(selector, template):
-        told = "`selector` does not match template `labels`"
-        wrong.append(invalid(f"{path}.metadata.labels", dict(template.metadata.labels), told))
-    wrong += spec.template(path, template)
+        message = "`selector` does not match template `labels`"
+        yield invalid(f"{path}.metadata.labels", dict(template.metadata.labels), message)
+    yield from spec.template(path, template)
     policy = template.spec.restart_policy
     if policy != "Always":
-        wrong.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
+        yield not_supported(f"{path}.spec.restartPolicy", policy, ("Always",))
     if template.spec.active_deadline_seconds is not None:
-        told = f"activeDeadlineSeconds in {word} is not Supported"
-        wrong.append(forbidden(f"{path}.spec.activeDeadlineSeconds", told))
-    return wrong
+        message = f"activeDeadlineSeconds in {word} is not Supported"
+        yield forbidden(f"{path}.spec.activeDeadlineSeconds", message)
 
 
-def _matches(selector: LabelSelector, template: PodTemplateSpec) -> bool:
+def _matches(selector: LabelSelector, template: core.PodTemplateSpec) -> bool:
     try:
         return LabelMatcher.of(selector).matches(template.metadata.labels)
     except InvalidSelector:
-        return True  # said already by the selector's own check
+        return True  # label_selector reports it
 
 
-def _deployment_strategy(path: str, strategy: DeploymentStrategy) -> list[Cause]:
+def _deployment_strategy(path: str, strategy: apps.DeploymentStrategy) -> Causes:
     rolling = strategy.rolling_update
     if strategy.type == "Recreate":
-        told = "may not be specified when strategy `type` is 'Recreate'"
-        return [] if rolling is None else [forbidden(f"{path}.rollingUpdate", told)]
+        message = "may not be specified when strategy `type` is 'Recreate'"
+        if rolling is not None:
+            yield forbidden(f"{path}.rollingUpdate", message)
+        return
     if strategy.type != "RollingUpdate":
-        return [not_supported(path, checks.to_plain(strategy), ("Recreate", "RollingUpdate"))]
+        yield not_supported(path, checks.to_plain(strategy), ("Recreate", "RollingUpdate"))
+        return
     if rolling is None:
-        return [required_value(f"{path}.rollingUpdate", "this should be defaulted and never be nil")]
+        yield required_value(f"{path}.rollingUpdate", "this should be defaulted and never be nil")
+        return
     here = f"{path}.rollingUpdate"
-    wrong = check_int_or_percent(f"{here}.maxUnavailable", rolling.max_unavailable) + check_int_or_percent(
-        f"{here}.maxSurge", rolling.max_surge
-    )
+    yield from check_int_or_percent(f"{here}.maxUnavailable", rolling.max_unavailable)
+    yield from check_int_or_percent(f"{here}.maxSurge", rolling.max_surge)
     if _number(rolling.max_unavailable) == 0 and _number(rolling.max_surge) == 0:
-        told = "may not be 0 when `maxSurge` is 0"
-        wrong.append(invalid(f"{here}.maxUnavailable", rolling.max_unavailable, told))
-    return wrong + check_at_most_100_percent(f"{here}.maxUnavailable", rolling.max_unavailable)
+        yield invalid(f"{here}.maxUnavailable", rolling.max_unavailable, "may not be 0 when `maxSurge` is 0")
+    yield from check_at_most_100_percent(f"{here}.maxUnavailable", rolling.max_unavailable)
 
 
-def _daemon_strategy(path: str, strategy: DaemonSetUpdateStrategy) -> list[Cause]:
+def _daemon_strategy(path: str, strategy: apps.DaemonSetUpdateStrategy) -> Causes:
     if strategy.type == "OnDelete":
-        return []
+        return
     if strategy.type != "RollingUpdate":
-        return [not_supported(path, checks.to_plain(strategy), ("RollingUpdate", "OnDelete"))]
+        yield not_supported(path, checks.to_plain(strategy), ("RollingUpdate", "OnDelete"))
+        return
     rolling = strategy.rolling_update
     if rolling is None:
-        return [required_value(f"{path}.rollingUpdate")]
+        yield required_value(f"{path}.rollingUpdate")
+        return
     here = f"{path}.rollingUpdate"
-    wrong: list[Cause] = []
     for name, value in (("maxUnavailable", rolling.max_unavailable), ("maxSurge", rolling.max_surge)):
-        wrong += check_int_or_percent(f"{here}.{name}", value) + check_at_most_100_percent(
-            f"{here}.{name}", value
-        )
+        yield from check_int_or_percent(f"{here}.{name}", value)
+        yield from check_at_most_100_percent(f"{here}.{name}", value)
     down, extra = _number(rolling.max_unavailable), _number(rolling.max_surge)
     if down and extra:
-        told = "may not be set when maxUnavailable is non-zero"
-        wrong.append(invalid(f"{here}.maxSurge", rolling.max_surge, told))
+        yield invalid(f"{here}.maxSurge", rolling.max_surge, "may not be set when maxUnavailable is non-zero")
     elif not down and not extra:
-        wrong.append(required_value(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
-    return wrong
+        yield required_value(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0")
 
 
-def check_int_or_percent(path: str, value: int | str | None) -> list[Cause]:
+def check_int_or_percent(path: str, value: int | str | None) -> Causes:
     """A number of pods or a percentage of them."""
     if isinstance(value, str):
-        return [] if _PERCENT.fullmatch(value) else [invalid(path, value, _PERCENT_MESSAGE)]
-    return checks.not_negative(path, value or 0)
+        if not _PERCENT.fullmatch(value):
+            yield invalid(path, value, _PERCENT_MESSAGE)
+        return
+    yield from checks.not_negative(path, value or 0)
 
 
 def _number(value: int | str | None) -> int:
@@ -271,21 +180,21 @@ def _number(value: int | str | None) -> int:
     return value or 0
 
 
-def check_at_most_100_percent(path: str, value: int | str | None) -> list[Cause]:
+def check_at_most_100_percent(path: str, value: int | str | None) -> Causes:
     if not isinstance(value, str) or _number(value) <= 100:
-        return []
-    return [invalid(path, value, "must not be greater than 100%")]
+        return
+    yield invalid(path, value, "must not be greater than 100%")
 
 
-def _counts(status: Any, attributes: tuple[str, ...], names: tuple[str, ...]) -> list[Cause]:
-    wrong = checks.not_negative("status.replicas", status.replicas)
-    told = "cannot be greater than status.replicas"
-    for attribute, name in zip(attributes, names, strict=True):
-        count = getattr(status, attribute)
-        wrong += checks.not_negative(f"status.{name}", count)
+def _counts(
+    status: apps.DeploymentStatus | apps.ReplicaSetStatus | core.ReplicationControllerStatus, *names: str
+) -> Causes:
+    yield from checks.not_negative("status.replicas", status.replicas)
+    for name in names:
+        count = path_reader(type(status), name)(status)
+        yield from checks.not_negative(f"status.{name}", count)
         if count > status.replicas:
-            wrong.append(invalid(f"status.{name}", count, told))
+            yield invalid(f"status.{name}", count, "cannot be greater than status.replicas")
     if status.available_replicas > status.ready_replicas:
-        told = "cannot be greater than readyReplicas"
-        wrong.append(invalid("status.availableReplicas", status.available_replicas, told))
-    return wrong
+        message = "cannot be greater than readyReplicas"
+        yield invalid("status.availableReplicas", status.available_replicas, message)

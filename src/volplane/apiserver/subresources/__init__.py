@@ -1,6 +1,6 @@
-"""What is done below an object: binding and evicting pods, finalizing namespaces, streams to the node.
+"""Subresources: binding and evicting pods, service account tokens, /scale, streams to the node.
 
-/status is not here: it is an update of the object by another part (see `verbs.update.UpdatePart`).
+/status is not here: it is an update of the object (see `verbs.update.UpdatePart`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from volplane.apiserver.subresources.token import request_token
 
 
 class PostSubresource(NamedTuple):
-    """A subresource that takes an object of another kind, and answers one or a bare Success."""
+    """A subresource that takes an object of another kind and returns one, or None for a Success status."""
 
     type: type[Resource]
     act: Callable[[Backend, ServedResource, ApiCall, Any], Awaitable[Resource | None]]

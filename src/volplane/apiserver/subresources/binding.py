@@ -1,4 +1,4 @@
-"""pods/binding: the scheduler's word, said once. A pod that has a node never gets another."""
+"""pods/binding: assigns a pod to a node, once. A pod that has a node never gets another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def bind(backend: Backend, entry: ServedResource, call: ApiCall, binding: 
 
 
 async def bind_named(backend: Backend, entry: ServedResource, call: ApiCall, binding: Binding) -> None:
-    """The older path: a binding of the namespace, which names its pod."""
+    """The older path: a Binding posted to the namespace, which names its pod."""
     pods = backend.registry.of(Pod)
     name = binding.metadata.name
     await bind(

@@ -1,7 +1,7 @@
-"""pods/eviction: a delete that says why the pod goes, and asks the pod's disruption budget first.
+"""pods/eviction: a delete that checks the PodDisruptionBudget first and records the reason in the pod.
 
-What a budget allows is taken from its status before the pod goes, under its revision: two evictions at the
-same moment cannot spend the same allowance.
+The allowed disruption is subtracted from the budget's status before the delete, with optimistic locking: two
+concurrent evictions cannot use the same one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from volplane.api.core import Pod, PodCondition
-from volplane.api.errors import APIError, BadRequest, Conflict, Forbidden, NotFound, TooManyRequests
+from volplane.api.errors import APIError, BadRequest, Conflict, Forbidden, TooManyRequests
 from volplane.api.meta import DeleteOptions, Preconditions
 from volplane.api.policy import Eviction, PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.apiserver.backend import Backend
@@ -26,12 +26,12 @@ from volplane.rules.workloads import is_ready
 from volplane.store import StoreRecord
 
 VIOLATES = "Cannot evict pod as it would violate the pod's disruption budget."
-MOST_DISRUPTED = 2000  # evictions that a budget may have granted without having seen them happen
-TRIES = 20  # at a pod that changes while it is judged
+MOST_DISRUPTED = 2000  # evictions granted but not yet confirmed by the disruption controller
+TRIES = 20  # if the pod changes meanwhile
 
 
 class EvictionPermit(NamedTuple):
-    """The pod may go. Pinned: only as it was when it was judged, since a better one is worth protecting."""
+    """The pod may be evicted. Pinned: only at the checked revision, because it may have become healthy."""
 
     pinned: bool = False
     budget: str = ""
@@ -52,7 +52,7 @@ async def evict(backend: Backend, entry: ServedResource, call: ApiCall, eviction
     call = structs.replace(call, dry_run=call.dry_run or bool(options.dry_run))
     pinned = options.preconditions is not None and options.preconditions.resource_version is not None
     for left in reversed(range(TRIES)):
-        pod = await _pod(backend, entry, call)
+        pod: Pod = entry.watch_cache.object(await backend.require(entry, call))
         leave = await _check_budget(backend, call, pod)
         try:
             await _delete_pod(
@@ -64,14 +64,6 @@ async def evict(backend: Backend, entry: ServedResource, call: ApiCall, eviction
                 raise
             if leave.budget:
                 raise _busy(leave.budget) from None
-
-
-async def _pod(backend: Backend, entry: ServedResource, call: ApiCall) -> Pod:
-    record = await backend.record(entry, call.namespace, call.name)
-    if record is None:
-        raise NotFound.of(entry.kind, call.name)
-    found: Pod = entry.watch_cache.object(record)
-    return found
 
 
 def _pin(options: DeleteOptions, pod: Pod) -> DeleteOptions:
@@ -103,7 +95,7 @@ async def _check_budget(backend: Backend, call: ApiCall, pod: Pod) -> EvictionPe
 
 
 def _allows_unready_eviction(budget: PodDisruptionBudget) -> bool:
-    """A pod that is not ready is missed by nobody, as long as those that are ready suffice."""
+    """An unready pod may be evicted if there are enough healthy ones, or if the policy is AlwaysAllow."""
     if budget.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
         return True
     status = budget.status
@@ -177,7 +169,7 @@ async def _delete_pod(backend: Backend, entry: ServedResource, call: ApiCall, op
 async def _mark_disruption_target(
     backend: Backend, entry: ServedResource, call: ApiCall, options: DeleteOptions
 ) -> DeleteOptions:
-    """Write down why the pod goes; a precondition on its revision then means the one we wrote."""
+    """Set the DisruptionTarget condition; a resourceVersion precondition then refers to this write."""
     condition = PodCondition(
         type="DisruptionTarget",
         status="True",

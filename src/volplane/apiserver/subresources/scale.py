@@ -1,4 +1,4 @@
-"""*/scale: the replicas of a workload, seen and set through a small object that is alike for all kinds."""
+"""*/scale: reads and sets the replicas of a workload through a Scale object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import structs
 
 from volplane.api import codec, kinds
 from volplane.api.autoscaling import Scale, ScaleSpec, ScaleStatus
-from volplane.api.errors import Invalid, NotFound, invalid
+from volplane.api.errors import Invalid, invalid
 from volplane.api.meta import LabelSelector, ObjectMeta
 from volplane.api.selectors import LabelMatcher
 from volplane.apiserver import cpu_offload, decode, query_options, responses
@@ -25,50 +25,46 @@ KIND = kinds.of(Scale)
 
 
 async def serve(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    wanted = negotiate(request.headers.get("accept"))
+    format = negotiate(request.headers.get("accept"))
     if call.verb == "get":
-        record = await backend.record(entry, call.namespace, call.name)
-        if record is None:
-            raise NotFound.of(entry.kind, call.name)
-        return await responses.object_response(
-            wanted, 200, codec.encode(scaling_of(entry).view(entry.watch_cache.object(record)))
-        )
-    outcome = await modify(backend, entry, call, _change(entry, call, request))
-    return await responses.object_response(wanted, 200, codec.encode(scaling_of(entry).view(outcome.obj)))
+        obj = entry.watch_cache.object(await backend.require(entry, call))
+    else:
+        obj = (await modify(backend, entry, call, _change(entry, call, request))).obj
+    scale = _with_metadata(entry, scaling_of(entry).view(obj), obj)
+    return await responses.object_response(format, 200, codec.encode(scale))
 
 
 def scaling_of(entry: ServedResource) -> ScaleAccess:
-    """Workloads are alike; a custom kind says where its replicas stand."""
+    """Return the scale access of a custom kind, or the one that all built-in workloads share."""
     return entry.strategy.scaling or WORKLOAD
+
+
+def _with_metadata(entry: ServedResource, scale: Scale, obj: Any) -> Scale:
+    meta: ObjectMeta = entry.access.metadata(obj)
+    metadata = ObjectMeta(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        creation_timestamp=meta.creation_timestamp,
+    )
+    return structs.replace(scale, metadata=metadata)
 
 
 class _WorkloadScaling:
     def view(self, workload: Any) -> Scale:
-        return scale_of(workload)
+        return Scale(
+            spec=ScaleSpec(replicas=workload.spec.replicas or 0),
+            status=ScaleStatus(replicas=workload.status.replicas, selector=str(_selector(workload))),
+        )
 
-    def current(self, workload: Any) -> Scale:
-        return scale_of(workload)
+    current = view
 
     def set(self, workload: Any, replicas: int) -> Any:
         return structs.replace(workload, spec=structs.replace(workload.spec, replicas=replicas))
 
 
 WORKLOAD = _WorkloadScaling()
-
-
-def scale_of(workload: Any) -> Scale:
-    meta = workload.metadata
-    return Scale(
-        metadata=ObjectMeta(
-            name=meta.name,
-            namespace=meta.namespace,
-            uid=meta.uid,
-            resource_version=meta.resource_version,
-            creation_timestamp=meta.creation_timestamp,
-        ),
-        spec=ScaleSpec(replicas=workload.spec.replicas or 0),
-        status=ScaleStatus(replicas=workload.status.replicas, selector=str(_selector(workload))),
-    )
 
 
 def _selector(workload: Any) -> LabelMatcher:
@@ -88,24 +84,24 @@ def _patch_scale(request: Request, current: dict[str, Any], validation: str) -> 
 
 def _change(entry: ServedResource, call: ApiCall, request: Request) -> Any:
     validation = query_options.field_validation(request.query, call.verb)
-    scaling, shape = scaling_of(entry), entry.access
+    scaling, access = scaling_of(entry), entry.access
 
     async def set_replicas(workload: Any, record: StoreRecord) -> Any:
         if call.verb == "update":
             scale, _ = await decode.decode_request(KIND, request, validation)
         else:
-            current = codec.to_dict(scaling.current(workload))
+            current = codec.to_dict(_with_metadata(entry, scaling.current(workload), workload))
             scale = await cpu_offload.run(len(request.body), [], _patch_scale, request, current, validation)
         check_name(call, scale.metadata)
         if scale.spec.replicas < 0:
-            told = invalid("spec.replicas", scale.spec.replicas, "must be greater than or equal to 0")
-            raise Invalid.of(KIND, call.name, [told])
-        given, meta = scale.metadata, shape.metadata(workload)
+            cause = invalid("spec.replicas", scale.spec.replicas, "must be greater than or equal to 0")
+            raise Invalid.of(KIND, call.name, [cause])
+        given, meta = scale.metadata, access.metadata(workload)
         meta = structs.replace(
             meta,
             resource_version=given.resource_version or meta.resource_version,
             uid=given.uid or meta.uid,
         )
-        return shape.with_metadata(scaling.set(workload, scale.spec.replicas), meta)
+        return access.with_metadata(scaling.set(workload, scale.spec.replicas), meta)
 
     return set_replicas

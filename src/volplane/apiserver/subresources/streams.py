@@ -1,7 +1,7 @@
-"""Logs, exec, attach and port-forward: the server finds the node and stands between.
+"""Logs, exec, attach and port-forward: the server connects to the kubelet of the pod's node.
 
-The kubelet's API is asked over HTTPS with the server's own client certificate. After an upgrade the bytes
-are relayed as they are, in both directions, so WebSocket and SPDY need no understanding here.
+It uses HTTPS with the server's own client certificate. After an upgrade the bytes are relayed unchanged in
+both directions, so WebSocket and SPDY need no code here.
 """
 
 from __future__ import annotations
@@ -19,23 +19,17 @@ from volplane.apiserver.auth.authenticate import WEBSOCKET_TOKEN
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import ServedResource
 from volplane.apiserver.strategy import ApiCall
+from volplane.base.tasks import cancel_and_wait
 from volplane.web import HttpClient, Request, Response, Stream, Upgraded
 
 STREAMS = frozenset({"log", "exec", "attach", "portforward"})
 KUBELET_PORT = 10250
-PATIENCE = 30.0  # seconds for the node to answer at all
+PATIENCE = 30.0  # seconds until the node's response starts
 _ADDRESSES = ("InternalIP", "Hostname", "ExternalIP")
 _KUBELET_OPTIONS: Mapping[str, str] = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
 _LOG_OPTIONS = (
-    "follow",
-    "previous",
-    "timestamps",
-    "tailLines",
-    "sinceSeconds",
-    "sinceTime",
-    "limitBytes",
-    "stream",
-)
+    "follow", "previous", "timestamps", "tailLines", "sinceSeconds", "sinceTime", "limitBytes", "stream",
+)  # fmt: skip
 _PROTOCOL = "sec-websocket-protocol"
 _FORWARDED = (
     "connection",
@@ -87,7 +81,7 @@ class NodeStreams:
             answer, pieces = await stack.enter_async_context(asked)
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"node {node} does not answer: {error}") from error
-        # Piece by piece: a log has no end, and need not fit into memory.
+        # Streamed: a followed log has no end and need not fit into memory.
         content_type = answer.headers.get("content-type", "text/plain")
         return Response(
             status=answer.status, headers=[("Content-Type", content_type)], body=_NodeBody(pieces, stack)
@@ -140,7 +134,7 @@ class NodeStreams:
 
 
 async def relay(near: Stream, far: Stream) -> None:
-    """Bytes both ways until one side is done."""
+    """Relay bytes in both directions until one side is done."""
 
     async def pump(source: Stream, sink: Stream) -> None:
         while data := await source.read():
@@ -150,17 +144,15 @@ async def relay(near: Stream, far: Stream) -> None:
     try:
         await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
         if there.done() and there.exception() is not None:
-            await asyncio.wait({back})  # the node has hung up; what it said before is still to be handed on
+            await asyncio.wait({back})  # the node closed the connection; forward what it sent before
     finally:
-        for task in (there, back):
-            task.cancel()
-        await asyncio.gather(there, back, return_exceptions=True)
+        await cancel_and_wait(there, back)
         near.close()
         far.close()
 
 
 class _NodeBody:
-    """The node's pieces; its connection is given back even if nobody ever asked for the first one."""
+    """The node's response body; releases the connection even if it is never read."""
 
     def __init__(self, pieces: AsyncIterator[bytes], stack: AsyncExitStack) -> None:
         self._pieces, self._stack = pieces, stack
@@ -176,7 +168,7 @@ class _NodeBody:
 
 
 def _handshake_headers(request: Request) -> list[tuple[str, str]]:
-    """The headers of the handshake, without the token that a browser puts among its protocols."""
+    """Return the handshake headers, without the token that browsers put among the subprotocols."""
     headers = [(name, value) for name in _FORWARDED for value in request.headers.all(name)]
     return [(name, _without_token(value) if name == _PROTOCOL else value) for name, value in headers]
 
@@ -196,19 +188,19 @@ def _url(node: Node) -> str:
 
 
 def _container(pod: Pod, name: str) -> str:
-    """The container that is meant: the named one, or the only one."""
+    """Return the named container, or the only one."""
     names = [c.name for c in pod.spec.containers]
     initial = [c.name for c in pod.spec.init_containers]
     ephemeral = [c.name for c in pod.spec.ephemeral_containers]
     if not name:
         if len(names) == 1 and not initial and not ephemeral:
             return names[0]
-        told = f"a container name must be specified for pod {pod.name}, choose one of: [{' '.join(names)}]"
+        message = f"a container name must be specified for pod {pod.name}, choose one of: [{' '.join(names)}]"
         if initial:
-            told += f" or one of the init containers: [{' '.join(initial)}]"
+            message += f" or one of the init containers: [{' '.join(initial)}]"
         if ephemeral:
-            told += f" or one of the ephemeral containers: [{' '.join(ephemeral)}]"
-        raise BadRequest(told)
+            message += f" or one of the ephemeral containers: [{' '.join(ephemeral)}]"
+        raise BadRequest(message)
     if name not in (*names, *initial, *ephemeral):
         raise BadRequest(f"container {name} is not valid for pod {pod.name}")
     return name
@@ -228,6 +220,6 @@ def _path(verb: str, pod: Pod, request: Request) -> str:
 
 
 def _node_error(status: int, body: bytes) -> APIError:
-    """What a node answers instead of a stream, as a Status of ours."""
+    """Convert a node's error response to an API error."""
     text = body.decode(errors="replace").strip()
     return from_status({"message": text or f"the node answered {status}", "code": status}, status)

@@ -1,4 +1,4 @@
-"""serviceaccounts/token: a token for an account, bound to the life of a pod where one is named."""
+"""serviceaccounts/token: issues a token for a service account, optionally bound to a pod, secret or node."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from volplane.base import clock
 DEFAULT_LIFE = 3600
 SHORTEST, LONGEST = 600, 1 << 32
 GROUP = "authentication.k8s.io"
-POD_LIFE = 3607  # what admission writes into pods: a sign that old clients may hold on to the token
+POD_LIFE = (
+    3607  # what admission writes into pods; old clients may not reload the token, so it gets EXTENDED_LIFE
+)
 EXTENDED_LIFE = 365 * 24 * 3600
 _BOUND: dict[str, type[Resource]] = {"Pod": Pod, "Secret": Secret, "Node": Node}
 
 
 async def request_token(
-    backend: Backend, entry: ServedResource, call: ApiCall, asked: TokenRequest
+    backend: Backend, entry: ServedResource, call: ApiCall, request: TokenRequest
 ) -> TokenRequest:
-    _check_names(call, asked.metadata)
+    _check_names(call, request.metadata)
     account = await backend.reader.get(ServiceAccount, call.name, call.namespace)
     if account is None:
         raise NotFound.of(entry.kind, call.name)
-    _check_uid(call.name, asked.metadata.uid, account.uid)
-    life = DEFAULT_LIFE if asked.spec.expiration_seconds is None else asked.spec.expiration_seconds
+    _check_uid(call.name, request.metadata.uid, account.uid)
+    life = DEFAULT_LIFE if request.spec.expiration_seconds is None else request.spec.expiration_seconds
     _check_life(life)
-    audiences = asked.spec.audiences or (ISSUER,)
-    bound = await _bound_object_claims(backend, call, account, asked.spec.bound_object_ref)
+    audiences = request.spec.audiences or (ISSUER,)
+    bound = await _bound_object_claims(backend, call, account, request.spec.bound_object_ref)
     extended = life == POD_LIFE and "pod" in bound and set(audiences) <= {ISSUER}
     claims = _claims(call, account, bound, audiences, EXTENDED_LIFE if extended else life)
     if extended:
@@ -52,7 +54,7 @@ async def request_token(
         uid=account.uid,
         creation_timestamp=clock.stamp(call.now),
     )
-    spec = structs.replace(asked.spec, audiences=audiences, expiration_seconds=life)
+    spec = structs.replace(request.spec, audiences=audiences, expiration_seconds=life)
     return TokenRequest(metadata=meta, spec=spec, status=status)
 
 
@@ -62,8 +64,10 @@ def _check_names(call: ApiCall, meta: ObjectMeta) -> None:
         ("namespace", meta.namespace, call.namespace),
     ):
         if given and given != wanted:
-            told = invalid(f"metadata.{field}", given, f"must match the service account {field} if specified")
-            raise Invalid.of("TokenRequest", call.name, [told], group=GROUP)
+            cause = invalid(
+                f"metadata.{field}", given, f"must match the service account {field} if specified"
+            )
+            raise Invalid.of("TokenRequest", call.name, [cause], group=GROUP)
 
 
 def _check_uid(name: str, given: str, uid: str) -> None:
@@ -81,18 +85,18 @@ def _conflict(resource: str, name: str, why: str, *, group: str = "", kind: str 
 def _check_life(life: int) -> None:
     field = "spec.expirationSeconds"
     if life < SHORTEST:
-        told = invalid(field, life, "may not specify a duration less than 10 minutes")
+        cause = invalid(field, life, "may not specify a duration less than 10 minutes")
     elif life > LONGEST:
-        told = invalid(field, life, "may not specify a duration larger than 2^32 seconds")
+        cause = invalid(field, life, "may not specify a duration larger than 2^32 seconds")
     else:
         return
-    raise Invalid.of("TokenRequest", "", [told], group=GROUP)
+    raise Invalid.of("TokenRequest", "", [cause], group=GROUP)
 
 
 async def _bound_object_claims(
     backend: Backend, call: ApiCall, account: ServiceAccount, reference: BoundObjectReference | None
 ) -> dict[str, Any]:
-    """The object a token lives and dies with, and for a pod also its node."""
+    """Return the claims for the bound object, and for a pod also its node."""
     if reference is None:
         return {}
     type = _BOUND.get(reference.kind)

@@ -1,13 +1,12 @@
-"""Server-side tables: what `kubectl get` prints, column by column, for every kind.
+"""Server-side tables: what `kubectl get` prints of every kind.
 
-A printer is a list of columns and a function from an object to its cells; both stand in the file of the
-kind's group. Kinds without one get their name and date. All columns are always there; the client hides the
-wide ones.
+The row of a kind declares its columns (`columns.py` explains how); `cells.py` has the functions that it
+names. All columns are always in the response; the client hides the wide ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,28 +15,8 @@ from msgspec import Raw
 from volplane.api import codec
 from volplane.api.errors import BadRequest
 from volplane.api.kinds import Kind
-from volplane.apiserver.tables import cluster, more, pods, roles, storage, workloads
-from volplane.apiserver.tables.columns import TablePrinter, columns
+from volplane.apiserver.tables.columns import TablePrinter, printer_of
 from volplane.base import clock
-
-_PRINTERS: Mapping[str, TablePrinter] = {
-    **cluster.PRINTERS,
-    **more.PRINTERS,
-    **pods.PRINTERS,
-    **roles.PRINTERS,
-    **storage.PRINTERS,
-    **workloads.PRINTERS,
-}
-
-
-def _plain(obj: Any, now: datetime) -> list[Any]:
-    if isinstance(obj, dict):
-        meta = obj.get("metadata") or {}
-        return [meta.get("name", ""), meta.get("creationTimestamp")]
-    return [obj.name, obj.metadata.creation_timestamp or None]
-
-
-_PLAIN = TablePrinter(columns("Name", "Created At#date"), _plain)
 
 
 def render(
@@ -47,18 +26,18 @@ def render(
     with_columns: bool = True,
     own: TablePrinter | None = None,
 ) -> dict[str, Any]:
-    """A Table of these objects. `include_object`: how much of each object its row carries."""
-    printer = own or _PRINTERS.get(kind.resource, _PLAIN)
+    """A Table of these objects. `include_object`: how much of the object each row contains."""
+    printer = own or printer_of(kind)
     now = clock.wall()
     table: dict[str, Any] = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": _metadata(items)}
-    # Only the first event of a watch tells the columns; null means: as before.
+    # Only the first event of a watch has the columns; null means unchanged.
     table["columnDefinitions"] = printer.columns if with_columns else None
     table["rows"] = [_row(printer, obj, include_object, now) for obj in items]
     return table
 
 
 def _metadata(items: Sequence[Any]) -> dict[str, str]:
-    """The table of one object is as new as that object; lists say how new they are themselves."""
+    """The table of one object has its resourceVersion; a list sets its own."""
     if len(items) != 1:
         return {}
     [obj] = items

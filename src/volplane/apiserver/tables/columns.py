@@ -1,20 +1,40 @@
-"""The pieces of a printer: column definitions and the cells that several kinds share."""
+"""Table columns, compiled from the row of a kind.
+
+    Name
+    Ready & Status & Restarts = pod_summary()
+    Drivers#integer = count(spec.drivers)
+    VolumeMode* = spec.volumeMode?<unset>
+    Age
+
+One column a line. `*` marks a column that only `-o wide` shows; `#type` or `#type:format` follows a title
+whose cells are not plain strings. After `=` stands the source of the cells: a path in the object's JSON, or a
+function of `tables.cells` or `tables.pods`, called with the object or with the value at a path. `?x` is shown
+instead of an absent value, `|x` instead of an absent or empty one. Titles joined by `&` share one function,
+which returns a cell for each. `Name` and `Age` need no source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
 
-from volplane.api.core import Container
-from volplane.api.meta import LabelSelector
-from volplane.api.selectors import InvalidSelector, LabelMatcher
-from volplane.base import clock
-from volplane.base.units import human_age
+from volplane.api.kinds import Kind
+from volplane.apiserver.object_access import path_reader
+from volplane.apiserver.tables import cells, pods
 
-NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
+_SOURCE = re.compile(r"(?:(\w+)\(([\w.]*)\)|([\w.]+))(?:([?|])(.*))?")
+_KNOWN_SOURCES: Mapping[str, str] = {"Name": "metadata.name", "Age": "age(metadata.creationTimestamp)"}
+_LITERALS: Mapping[str, Any] = {"null": None, "true": True, "false": False, "0": 0, "1": 1}
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {**vars(cells), **vars(pods)}
+
+Cell = Callable[[Any, datetime], Any]
 
 
 class TableColumn(Struct, frozen=True):
@@ -31,46 +51,58 @@ class TablePrinter(Struct, frozen=True):
     conditions: Callable[[Any], list[dict[str, str]]] | None = None
 
 
-def columns(*names: str) -> tuple[TableColumn, ...]:
-    """Columns in short: `BindingReady`, `IP*` (only with -o wide), `Desired#integer`."""
-    return tuple(_column(name) for name in names)
+@cache
+def printer_of(kind: Kind) -> TablePrinter:
+    columns: list[TableColumn] = []
+    sources: list[tuple[Cell, bool]] = []
+    for line in filter(str.strip, kind.columns.splitlines()):
+        titles, _, source = (part.strip() for part in line.partition("="))
+        columns += map(_column, titles.split(" & "))
+        sources.append((_source(kind, source or _KNOWN_SOURCES[titles]), " & " in titles))
+
+    def cells_of(obj: Any, now: datetime) -> list[Any]:
+        row: list[Any] = []
+        for read, is_several in sources:
+            cell = read(obj, now)
+            row += cell if is_several else (cell,)
+        return row
+
+    conditions = _FUNCTIONS[kind.row_conditions] if kind.row_conditions else None
+    return TablePrinter(tuple(columns), cells_of, conditions)
 
 
 def _column(text: str) -> TableColumn:
     title, _, kind = text.partition("#")
-    wide = title.endswith("*")
     name = title.rstrip("*")
+    type, _, format = kind.partition(":")
     return TableColumn(
         name,
-        type=kind or "string",
-        format="name" if name == "Name" else "",
-        priority=1 if wide else 0,
+        type=type or "string",
+        format=format or ("name" if name == "Name" else ""),
+        priority=1 if title.endswith("*") else 0,
     )
 
 
-def age(stamp: str | None, now: datetime) -> str:
-    """How long ago, in the words of the AGE column."""
-    return human_age((now - clock.parse(stamp)).total_seconds()) if stamp else UNKNOWN
+def _source(kind: Kind, text: str) -> Cell:
+    found = _SOURCE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{kind.resource}: cannot parse the source of a column: {text}")
+    function, argument, path, sign, fallback = found.groups()
+    read = path_reader(kind.type, argument if function else path)
+    call = _function(function) if function else None
+    instead = _LITERALS.get(fallback, fallback)
+
+    def cell(obj: Any, now: datetime) -> Any:
+        value = read(obj)
+        if sign and (value is None or (sign == "|" and not value)):
+            return instead
+        return value if call is None else call(value, now)
+
+    return cell
 
 
-def age_of(obj: Any, now: datetime) -> str:
-    return age(obj.metadata.creation_timestamp, now)
-
-
-def containers(given: Iterable[Container]) -> list[str]:
-    """Names and images, a cell each."""
-    listed = list(given)
-    return [",".join(c.name for c in listed), ",".join(c.image for c in listed)]
-
-
-def labels(given: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted(given.items())) or NONE
-
-
-def selector(given: LabelSelector | None, empty: str = NONE) -> str:
-    if given is None:
-        return NONE
-    try:
-        return str(LabelMatcher.of(given)) or empty
-    except InvalidSelector:
-        return "<error>"
+def _function(name: str) -> Cell:
+    function = _FUNCTIONS[name]
+    if "now" in inspect.signature(function).parameters:
+        return function
+    return lambda value, now: function(value)

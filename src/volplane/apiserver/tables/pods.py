@@ -1,15 +1,14 @@
-"""Pods: their STATUS column sums up phase, reasons, containers and deletion."""
+"""Table cells of pods: STATUS combines phase, reasons, container states and deletion."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from msgspec import Struct
 
-from volplane.api.core import ContainerStateTerminated, ContainerStatus, Pod
-from volplane.apiserver.tables.columns import NONE, TablePrinter, age, age_of, columns
+from volplane.api.core import ContainerStateTerminated, ContainerStatus, Pod, PodIP
+from volplane.apiserver.tables.cells import NONE, age
 
 COMPLETED: Mapping[str, str] = {
     "Succeeded": "The pod has completed successfully.",
@@ -18,7 +17,7 @@ COMPLETED: Mapping[str, str] = {
 
 
 class _PodSummary(Struct):
-    """What the containers of a pod come to."""
+    """Status, ready containers and restarts of a pod."""
 
     reason: str
     ready: int = 0
@@ -33,23 +32,14 @@ class _PodSummary(Struct):
             self.last_restart = ended.finished_at or ""
 
 
-def _cells(pod: Pod, now: datetime) -> list[Any]:
+def pod_summary(pod: Pod, now: datetime) -> list[str]:
+    """READY, STATUS and RESTARTS."""
     total = _summarize(pod)
     count = len(pod.spec.containers) + len(_sidecars(pod))
     restarts = str(total.restarts)
     if total.restarts and total.last_restart:
         restarts += f" ({age(total.last_restart, now)} ago)"
-    return [
-        pod.name,
-        f"{total.ready}/{count}",
-        total.reason,
-        restarts,
-        age_of(pod, now),
-        next((ip.ip for ip in pod.status.pod_ips), "") or NONE,
-        pod.spec.node_name or NONE,
-        pod.status.nominated_node_name or NONE,
-        _gates(pod),
-    ]
+    return [f"{total.ready}/{count}", total.reason, restarts]
 
 
 def _summarize(pod: Pod) -> _PodSummary:
@@ -71,7 +61,7 @@ def _sidecars(pod: Pod) -> set[str]:
 
 
 def _initialize(pod: Pod, total: _PodSummary) -> None:
-    """The first init container that is not through gives the reason."""
+    """The first init container that has not completed gives the reason."""
     sidecars = _sidecars(pod)
     for at, status in enumerate(pod.status.init_container_statuses):
         total.add_restarts(status)
@@ -99,7 +89,7 @@ def _termination_reason(ended: ContainerStateTerminated) -> str:
 
 def _run(pod: Pod, total: _PodSummary) -> None:
     sidecars = _sidecars(pod)
-    # The restarts of init containers stop counting once the pod runs, except for sidecars.
+    # Once the pod runs, restarts of init containers no longer count, except those of sidecars.
     total.restarts, total.last_restart = 0, ""
     for status in pod.status.init_container_statuses:
         if status.name in sidecars:
@@ -121,7 +111,7 @@ def _run(pod: Pod, total: _PodSummary) -> None:
 
 
 def _completed_reason(pod: Pod, running: bool, failed: str) -> str:
-    """One container has completed: is the pod through, or do others go on?"""
+    """The status when a container has completed while others may still run."""
     if running and _has_condition(pod, "Ready"):
         return "Running"
     return failed or ("NotReady" if running else "Completed")
@@ -131,34 +121,19 @@ def _has_condition(pod: Pod, condition: str) -> bool:
     return any(c.type == condition and c.status == "True" for c in pod.status.conditions)
 
 
-def _gates(pod: Pod) -> str:
+def first_ip(ips: Sequence[PodIP]) -> str:
+    return next((ip.ip for ip in ips), "") or NONE
+
+
+def readiness_gates(pod: Pod) -> str:
     gates = pod.spec.readiness_gates
     if not gates:
         return NONE
     return f"{sum(_has_condition(pod, gate.condition_type) for gate in gates)}/{len(gates)}"
 
 
-def _conditions(pod: Pod) -> list[dict[str, str]]:
+def pod_conditions(pod: Pod) -> list[dict[str, str]]:
     phase = pod.status.phase
     if phase not in COMPLETED:
         return []
     return [{"type": "Completed", "status": "True", "reason": phase, "message": COMPLETED[phase]}]
-
-
-PRINTERS: Mapping[str, TablePrinter] = {
-    "pods": TablePrinter(
-        columns(
-            "Name",
-            "Ready",
-            "Status",
-            "Restarts",
-            "Age",
-            "IP*",
-            "Node*",
-            "Nominated Node*",
-            "Readiness Gates*",
-        ),
-        _cells,
-        _conditions,
-    )
-}

@@ -1,7 +1,7 @@
-"""Server-side apply: a configuration is put into the object of its name, which it creates if need be.
+"""Server-side apply: merge a configuration into the object of its name, or create the object.
 
-The configuration is partial by nature, so it stays plain data until it is merged; only the result is typed,
-and then written like any update. What cannot be a part of such an object is refused before it is merged.
+The configuration is partial, so it stays plain data until it is merged; only the result is converted and then
+written like an update. Undeclared fields and invalid list items are refused before merging.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def apply(
         try:
             return await _create(backend, entry, call, asked)
         except AlreadyExists:
-            pass  # somebody was faster: it is there now
+            pass  # another writer was faster: update it
 
     async def merge_into(old: Any, record: StoreRecord) -> Any:
         size = len(body) + len(record.value)
@@ -91,22 +91,22 @@ async def _create(backend: Backend, entry: ServedResource, call: ApiCall, asked:
 def _apply_to_stored(
     entry: ServedResource, call: ApiCall, asked: ApplyRequest, old: Any, record: StoreRecord
 ) -> Any:
-    """The stored object with the configuration in it, and its owners."""
-    shape = entry.access
-    meta = shape.metadata(old)
+    """Merge the configuration into the stored object and set its owners."""
+    access = entry.access
+    meta = access.metadata(old)
     live = to_plain(entry, old, record)
     bare = live if entry.kind.type is None else without_owners(entry, old)
     held = managed.read(meta.managed_fields) or _first_owners(entry, call, bare)
     outcome = _merge(entry, call, asked, live, bare, held)
     owners: Entries = managed.write(outcome.managed, meta.managed_fields)
-    wants: ObjectMeta = shape.metadata(outcome.obj)
+    wants: ObjectMeta = access.metadata(outcome.obj)
     check_name(call, wants)
     resolve_namespace(entry, call, wants.namespace)
-    return shape.with_metadata(outcome.obj, structs.replace(wants, managed_fields=owners))
+    return access.with_metadata(outcome.obj, structs.replace(wants, managed_fields=owners))
 
 
 def _first_owners(entry: ServedResource, call: ApiCall, obj: Any) -> Managed:
-    """Until somebody applies, an object that is not tracked is everybody's; from then on it had an owner."""
+    """Return the owner of all fields of an untracked object before its first apply."""
     owned = entry.ownership.filter_ownable(entry.ownership.fields_of_new(obj), call.subresource)
     owner = managed.updater(managed.BEFORE_FIRST_APPLY, entry.kind.api_version, call.subresource)
     return managed.read(managed.first_entries(owner, call.now, owned))
@@ -152,7 +152,7 @@ def _converter(entry: ServedResource, call: ApiCall) -> Callable[[Map], Any]:
 
 
 def _read(entry: ServedResource, call: ApiCall, body: bytes, validation: str) -> Map:
-    """The configuration without its type, checked and in canonical form."""
+    """Parse and check the configuration; return it in canonical form without apiVersion and kind."""
     config, duplicates = _parse(body)
     _check_head(entry, config)
     if duplicates and validation == decode.STRICT:
@@ -191,7 +191,7 @@ def _is_json(body: bytes) -> bool:
 
 
 def _parse_any(body: bytes) -> tuple[Any, list[str]]:
-    """Most clients send JSON, which is YAML as well, and reads a hundred times faster."""
+    """Try JSON first: most clients send it, and it parses a hundred times faster than YAML."""
     if _is_json(body):
         try:
             document, duplicates = parse_json(body)
@@ -223,6 +223,6 @@ def _format_faults(faults: list[str]) -> str:
 
 
 def _untypable(entry: ServedResource, call: ApiCall, why: str) -> BadRequest:
-    # Upstream answers this with 500; nothing a client sends shall be our internal error.
+    # Upstream answers this with 500, but bad requests should get 4xx.
     what = f"{call.namespace}/{call.name}; {_gvk(entry.kind.api_version, entry.kind.kind)}"
     return BadRequest(f"failed to create typed patch object ({what}): {why}")

@@ -1,4 +1,4 @@
-"""Deletecollection: a list, then a delete of each item, with the same options."""
+"""Deletecollection: list, then delete each item with the same options."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DELETES_AT_ONCE = 64
 
 
 async def delete_collection(
-    backend: Backend, entry: ServedResource, call: ApiCall, asked: ListOptions, options: DeleteOptions
+    backend: Backend, entry: ServedResource, call: ApiCall, list_options: ListOptions, options: DeleteOptions
 ) -> ListResult:
-    """Answers the items as they were found; what others removed meanwhile does not count as a failure."""
+    """Return the listed items; items that others deleted meanwhile are no error."""
     check_options(options)
-    listed = await list_records(backend, entry, call, asked)
+    listed = await list_records(backend, entry, call, list_options)
     for page in split_batches(listed.records, DELETES_AT_ONCE):
-        # Together, so that the store commits them together.
+        # Concurrently, so that the store commits them together.
         deletes = (_delete(backend, entry, call, record, options) for record in page)
         for failed in await asyncio.gather(*deletes, return_exceptions=True):
             if isinstance(failed, BaseException) and not isinstance(failed, NotFound):

@@ -1,6 +1,6 @@
-"""Create: fill, admit, check, store.
+"""Create: default, admit, validate, store.
 
-The subtle thing: with generateName a name that is taken is no failure but another try with another name.
+With generateName, a name that already exists causes another attempt with another name.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from volplane.apiserver.registry import ServedResource
 from volplane.apiserver.strategy import ApiCall
 from volplane.store import KeyExists
 
-ATTEMPTS = 8  # at a free name for generateName
+ATTEMPTS = 8  # to generate a free name
 
 
 class ResourceVersionSet(APIError):
-    """Upstream answers this with a 500 that has no reason, and clients have learnt to expect that."""
+    """As upstream: a 500 without a reason, which clients expect."""
 
     reason = ""
 
@@ -32,9 +32,9 @@ class ResourceVersionSet(APIError):
 async def create(
     backend: Backend, entry: ServedResource, call: ApiCall, obj: Any, *, owners: Entries | None = None
 ) -> WriteResult:
-    """`owners` are those that an apply has worked out."""
-    strategy, shape = entry.strategy, entry.access
-    meta = shape.metadata(obj)
+    """`owners`: the managedFields that an apply has computed."""
+    strategy, access = entry.strategy, entry.access
+    meta = access.metadata(obj)
     if meta.resource_version:
         raise ResourceVersionSet("resourceVersion should not be set on objects to be created")
     fresh = structs.replace(
@@ -43,7 +43,7 @@ async def create(
         deletion_timestamp=None,
         deletion_grace_period_seconds=None,
     )
-    obj = shape.with_metadata(obj, fresh)
+    obj = access.with_metadata(obj, fresh)
     if entry.kind.namespaced:
         await require_namespace(backend, entry, call, meta.name)
     obj = await cpu_offload.run(call.size, call.warnings, _fill_defaults, entry, call, obj, owners)
@@ -53,7 +53,7 @@ async def create(
 
 
 def _fill_defaults(entry: ServedResource, call: ApiCall, obj: Any, owners: Entries | None) -> Any:
-    """With its defaults, and with its owners."""
+    """Set defaults and owners."""
     obj = entry.strategy.defaults(obj)
     return _with_owners(entry, obj, tracking.initial_owners(entry, call, obj) if owners is None else owners)
 
@@ -66,7 +66,7 @@ def _with_owners(entry: ServedResource, obj: Any, owners: Entries) -> Any:
 
 
 def resolve_namespace(entry: ServedResource, call: ApiCall, namespace: str) -> str:
-    """The namespace an object belongs to: the URL's, which the object may repeat but not contradict."""
+    """Return the namespace of an object: the URL's, which the object may repeat but not contradict."""
     if not entry.kind.namespaced:
         return ""
     if namespace and call.namespace and namespace != call.namespace:
@@ -77,7 +77,7 @@ def resolve_namespace(entry: ServedResource, call: ApiCall, namespace: str) -> s
 
 
 async def require_namespace(backend: Backend, entry: ServedResource, call: ApiCall, name: str) -> None:
-    """Nothing is created in a namespace that does not exist or is on its way out."""
+    """Raise NotFound or Forbidden if the namespace does not exist or is being deleted."""
     spaces = backend.namespaces
     record = await backend.record(spaces, "", call.namespace)
     if record is None:
@@ -91,18 +91,20 @@ async def require_namespace(backend: Backend, entry: ServedResource, call: ApiCa
 
 
 async def _store(backend: Backend, entry: ServedResource, call: ApiCall, obj: Any) -> WriteResult:
-    shape = entry.access
+    access = entry.access
     meta = metadata.initial_metadata(
-        call, shape.metadata(obj), generation=1 if entry.facts.generation == "counted" else 0
+        call, access.metadata(obj), generation=1 if entry.kind.generation == "counted" else 0
     )
     tries = ATTEMPTS if meta.generate_name and not meta.name else 1
     name = meta.name
     for _ in range(tries):
         name = meta.name or (names.generate(meta.generate_name) if meta.generate_name else "")
-        named = shape.with_metadata(obj, structs.replace(meta, name=name))
+        named = access.with_metadata(obj, structs.replace(meta, name=name))
         named = await cpu_offload.run(call.size, call.warnings, _prepare_and_validate, entry, call, named)
         await backend.admission.validate_create(call, named)
-        if entry.kind.namespaced and call.size > cpu_offload.LARGE:  # it took its time beside the loop
+        if (
+            entry.kind.namespaced and call.size > cpu_offload.LARGE
+        ):  # the worker thread took a while: check again
             await require_namespace(backend, entry, call, name)
         try:
             return await _commit(backend, entry, call, named, name)
@@ -115,7 +117,7 @@ def _prepare_and_validate(entry: ServedResource, call: ApiCall, obj: Any) -> Any
     strategy = entry.strategy
     obj = strategy.prepare_create(call, obj)
     meta = entry.access.metadata(obj)
-    causes = metadata.validate(strategy, meta) + strategy.validate_create(call, obj)
+    causes = [*metadata.validate(strategy, meta), *strategy.validate_create(call, obj)]
     if causes:
         raise Invalid.of(entry.kind, meta.name or meta.generate_name, causes)
     return obj
@@ -135,7 +137,9 @@ async def _commit(backend: Backend, entry: ServedResource, call: ApiCall, obj: A
 async def commit_write(
     entry: ServedResource, obj: Any, value: bytes, write: Awaitable[int], *, created: bool = False
 ) -> WriteResult:
-    """The object as readers will see it; they are told beforehand, so that none of them has to decode it."""
+    """Await a store write and return the object with its revision. The watch cache learns the object before
+    the write, so that no reader has to decode it.
+    """
     entry.watch_cache.expect_write(value, obj)
     try:
         revision = await write
@@ -158,5 +162,5 @@ async def _name_taken_error(
     error = errors.AlreadyExists.of(entry.kind, name, deleting=deleting)
     if not generated:
         return error
-    told = f"{error.message}, the server was not able to generate a unique name for the object"
-    return AlreadyExists(told, details={**error.details, "retryAfterSeconds": 1})
+    message = f"{error.message}, the server was not able to generate a unique name for the object"
+    return AlreadyExists(message, details={**error.details, "retryAfterSeconds": 1})

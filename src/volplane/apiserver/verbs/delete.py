@@ -1,8 +1,7 @@
-"""Delete: at once, after a grace period, or as soon as the last finalizer is gone.
+"""Delete: at once, after a grace period, or when the last finalizer is removed.
 
-Every DELETE of an object that has to stay is an update of it: a deletion timestamp, how long it still has,
-and the finalizers that the propagation policy asks for. The subtle thing: a second DELETE can only shorten
-the time left.
+A DELETE of an object that has to wait is an update: it sets the deletion timestamp, the grace period, and the
+finalizers of the propagation policy. Another DELETE can only shorten the grace period.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from volplane.api.errors import Conflict, Invalid, NotFound, invalid, not_supported
+from volplane.api.errors import Conflict, Invalid, invalid, not_supported
 from volplane.api.meta import DeleteOptions, ObjectMeta
 from volplane.apiserver.backend import Backend, WriteResult
 from volplane.apiserver.metadata import FOREGROUND, ORPHAN
@@ -31,9 +30,7 @@ async def delete(
 ) -> WriteResult:
     check_options(options)
     while True:
-        record = await backend.record(entry, call.namespace, call.name)
-        if record is None:
-            raise NotFound.of(entry.kind, call.name)
+        record = await backend.require(entry, call)
         old = entry.watch_cache.object(record)
         check_preconditions(entry, call.name, entry.access.metadata(old), record, options)
         await entry.strategy.admit_delete(call, old)
@@ -45,11 +42,11 @@ async def delete(
 
 
 def check_options(options: DeleteOptions) -> None:
-    """Raises Invalid for options that contradict themselves."""
+    """Raise Invalid for contradicting options."""
     causes = []
     if options.orphan_dependents is not None and options.propagation_policy is not None:
-        told = "orphanDependents and deletionPropagation cannot be both set"
-        causes.append(invalid("propagationPolicy", options.propagation_policy, told))
+        detail = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(invalid("propagationPolicy", options.propagation_policy, detail))
     if options.propagation_policy is not None and options.propagation_policy not in _POLICIES:
         allowed = (*_POLICIES, "nil")
         causes.append(not_supported("propagationPolicy", options.propagation_policy, allowed))
@@ -80,7 +77,7 @@ def check_preconditions(
 
 
 def _precondition_conflict(entry: ServedResource, name: str, why: str) -> Conflict:
-    """Here the object is called by its kind, where all other conflicts call it by its resource."""
+    """As upstream, this conflict names the object by kind; all others name it by resource."""
     kind = entry.kind
     word = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
     return Conflict.of(kind, name, why, resource=word, called=kind.kind)
@@ -94,23 +91,23 @@ async def _delete(
     old: Any,
     options: DeleteOptions,
 ) -> WriteResult:
-    shape = entry.access
-    meta = shape.metadata(old)
+    access = entry.access
+    meta = access.metadata(old)
     marked = _set_deletion_time(entry, call, old, meta, options)
     marked = structs.replace(marked, finalizers=_finalizers(entry, meta, options))
     waits = marked.finalizers or marked.deletion_grace_period_seconds
     if not waits and entry.strategy.is_removable(old):
-        # Who could have been given time is told that there is none.
-        last = shape.with_metadata(old, marked) if entry.facts.grace is not None else old
+        # Kinds with a grace period return their last state with the deletion timestamp and 0 seconds.
+        last = access.with_metadata(old, marked) if entry.kind.graceful_deletion else old
         return await remove(backend, entry, call, record, last)
-    new = shape.with_metadata(old, marked)
+    new = access.with_metadata(old, marked)
     return await commit(backend, entry, call, record, old, entry.strategy.mark_deleted(call, new))
 
 
 def _set_deletion_time(
     entry: ServedResource, call: ApiCall, old: Any, meta: ObjectMeta, options: DeleteOptions
 ) -> ObjectMeta:
-    """When the object goes: set by the first DELETE, shortened by later ones."""
+    """Set the deletion time with the first DELETE; later ones may shorten it."""
     requested = options.grace_period_seconds
     if meta.deletion_timestamp is None:
         seconds = entry.strategy.grace(call, old, requested)
@@ -146,7 +143,7 @@ def _finalizers(entry: ServedResource, meta: ObjectMeta, options: DeleteOptions)
 
 
 def _policy(entry: ServedResource, meta: ObjectMeta, options: DeleteOptions) -> str:
-    """What is asked for, else what an earlier request left on the object, else the kind's habit."""
+    """Return the requested policy, else that of an earlier DELETE, else the kind's default."""
     if entry.resource in _NEVER_COLLECTED:
         return "Background"
     if options.propagation_policy is not None:
@@ -157,4 +154,4 @@ def _policy(entry: ServedResource, meta: ObjectMeta, options: DeleteOptions) -> 
         return "Orphan"
     if FOREGROUND in meta.finalizers:
         return "Foreground"
-    return entry.facts.propagation
+    return entry.kind.propagation

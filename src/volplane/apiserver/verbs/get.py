@@ -1,8 +1,7 @@
-"""Get: the stored record, as it is."""
+"""Get: return the stored record."""
 
 from __future__ import annotations
 
-from volplane.api.errors import NotFound
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import ServedResource
 from volplane.apiserver.strategy import ApiCall
@@ -11,10 +10,7 @@ from volplane.store import StoreRecord
 
 
 async def get(backend: Backend, entry: ServedResource, call: ApiCall, *, version: str = "") -> StoreRecord:
-    """`version` is the request's resourceVersion: the answer is at least as new."""
+    """`version`: the resourceVersion of the request; the result is at least that new."""
     if version not in ("", "0"):
         await wait_for_revision(backend.store, version)
-    record = await backend.record(entry, call.namespace, call.name)
-    if record is None:
-        raise NotFound.of(entry.kind, call.name)
-    return record
+    return await backend.require(entry, call)

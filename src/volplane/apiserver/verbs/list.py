@@ -1,7 +1,7 @@
-"""List: the records of a collection at one revision, whole or in pages.
+"""List: the records of a collection at one revision, complete or in pages.
 
-A page token carries the revision of the first page, so that all pages together are one snapshot however
-long the reader takes, until that revision is compacted away (410).
+The continue token contains the revision of the first page, so that all pages form one snapshot until that
+revision is compacted (410).
 """
 
 from __future__ import annotations
@@ -49,79 +49,79 @@ class ListResult(Struct):
 
 
 async def list_records(
-    backend: Backend, entry: ServedResource, call: ApiCall, asked: ListOptions
+    backend: Backend, entry: ServedResource, call: ApiCall, options: ListOptions
 ) -> ListResult:
-    _check(asked)
-    prefix = entry.selection_prefix(call.namespace, asked.selection)
-    if asked.token:
-        token = decode_token(asked.token)
+    _check(options)
+    prefix = entry.selection_prefix(call.namespace, options.selection)
+    if options.token:
+        token = decode_token(options.token)
         revision, after = token.rv, prefix + token.start
     else:
-        revision, after = await _revision(backend, asked), ""
+        revision, after = await _revision(backend, options), ""
     try:
-        return await _page(backend, entry, asked, prefix, revision, after)
+        return await _page(backend, entry, options, prefix, revision, after)
     except RevisionCompacted as error:
-        raise Expired(TOKEN_TOO_OLD if asked.token else TOO_OLD) from error
+        raise Expired(TOKEN_TOO_OLD if options.token else TOO_OLD) from error
     except FutureRevision as error:
         raise too_large_error(revision, backend.store.revision) from error
 
 
-def _check(asked: ListOptions) -> None:
-    if asked.token and asked.version not in ("", "0"):
+def _check(options: ListOptions) -> None:
+    if options.token and options.version not in ("", "0"):
         raise BadRequest("specifying resource version is not allowed when using continue")
-    if not asked.match:
+    if not options.match:
         return
     causes = []
-    if not asked.version:
-        told = "resourceVersionMatch is forbidden unless resourceVersion is provided"
-        causes.append(forbidden("resourceVersionMatch", told))
-    if asked.token:
-        told = "resourceVersionMatch is forbidden when continue is provided"
-        causes.append(forbidden("resourceVersionMatch", told))
-    if asked.match not in ("Exact", "NotOlderThan"):
+    if not options.version:
+        detail = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        causes.append(forbidden("resourceVersionMatch", detail))
+    if options.token:
+        detail = "resourceVersionMatch is forbidden when continue is provided"
+        causes.append(forbidden("resourceVersionMatch", detail))
+    if options.match not in ("Exact", "NotOlderThan"):
         allowed = ("Exact", "NotOlderThan", "")
-        causes.append(not_supported("resourceVersionMatch", asked.match, allowed))
-    elif asked.match == "Exact" and asked.version == "0":
-        told = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-        causes.append(forbidden("resourceVersionMatch", told))
+        causes.append(not_supported("resourceVersionMatch", options.match, allowed))
+    elif options.match == "Exact" and options.version == "0":
+        detail = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        causes.append(forbidden("resourceVersionMatch", detail))
     if causes:
         raise Invalid.of("ListOptions", "", causes, group="meta.k8s.io")
 
 
-async def _revision(backend: Backend, asked: ListOptions) -> int:
-    """The exact revision to read, or 0 for the newest."""
-    if asked.version in ("", "0"):
+async def _revision(backend: Backend, options: ListOptions) -> int:
+    """Return the exact revision to read, or 0 for the newest."""
+    if options.version in ("", "0"):
         return 0
-    if asked.match == "Exact" or (asked.limit and not asked.match):
-        return parse_revision(asked.version)
-    await wait_for_revision(backend.store, asked.version)
+    if options.match == "Exact" or (options.limit and not options.match):
+        return parse_revision(options.version)
+    await wait_for_revision(backend.store, options.version)
     return 0
 
 
 async def _page(
-    backend: Backend, entry: ServedResource, asked: ListOptions, prefix: str, revision: int, after: str
+    backend: Backend, entry: ServedResource, options: ListOptions, prefix: str, revision: int, after: str
 ) -> ListResult:
-    if asked.selection.selects_all:
-        listing = await backend.store.list(prefix, after=after, limit=asked.limit, revision=revision)
+    if options.selection.selects_all:
+        listing = await backend.store.list(prefix, after=after, limit=options.limit, revision=revision)
         last = listing.records[-1].key.removeprefix(prefix) if listing.remaining else ""
         return _page_of(listing.records, listing.revision, last, listing.remaining)
-    return await _select_page(backend, entry, asked, prefix, revision, after)
+    return await _select_page(backend, entry, options, prefix, revision, after)
 
 
 async def _select_page(
-    backend: Backend, entry: ServedResource, asked: ListOptions, prefix: str, revision: int, after: str
+    backend: Backend, entry: ServedResource, options: ListOptions, prefix: str, revision: int, after: str
 ) -> ListResult:
-    """Read on until the page is full. What remains could only be counted by reading it, so it is not."""
+    """Read until the page is full. The remaining items are not counted, because that means reading them."""
     chosen: list[StoreRecord] = []
     while True:
         listing = await backend.store.list(
-            prefix, after=after, limit=asked.selection.objects_per_turn, revision=revision
+            prefix, after=after, limit=options.selection.objects_per_turn, revision=revision
         )
         for at, record in enumerate(listing.records):
-            if not asked.selection.matches(entry.selector_reader.read(record.value)):
+            if not options.selection.matches(entry.selector_reader.read(record.value)):
                 continue
             chosen.append(record)
-            if len(chosen) == asked.limit:
+            if len(chosen) == options.limit:
                 more = listing.remaining or at + 1 < len(listing.records)
                 return _page_of(chosen, listing.revision, record.key.removeprefix(prefix) if more else "")
         if not listing.remaining:
@@ -131,5 +131,5 @@ async def _select_page(
 
 
 def _page_of(records: list[StoreRecord], revision: int, last: str = "", remaining: int = 0) -> ListResult:
-    """`last`: the key that the next page begins behind, if there is one."""
+    """`last`: the last key of this page if there is a next page."""
     return ListResult(records, revision, encode_token(revision, last) if last else "", remaining)

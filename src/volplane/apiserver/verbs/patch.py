@@ -1,8 +1,7 @@
-"""Patch: the stored object as plain data, changed, typed again, and written like an update.
+"""Patch: convert the stored object to plain data, patch it, convert it back, and write it like an update.
 
-A patch is applied anew whenever another writer was faster, so it never fails for that reason, unless it sets
-resourceVersion: then it means one state of the object and no other. The subtle thing: what a patch does not
-name is not made anew, and stays the same object.
+A patch is applied again whenever another writer was faster, so it fails with a conflict only if it sets
+resourceVersion. Members that the patch does not name are not converted and stay the same objects.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ async def patch(
         size = len(body) + len(record.value)
         if reading is None:
             reading = await cpu_offload.run(len(body), [], read_patch, entry.kind, content_type, body)
-        # Who does not name the owners of fields leaves them as they are.
+        # A patch that does not mention managedFields keeps them.
         owners = b"managedFields" in body
         obj, warnings[:] = await cpu_offload.run(
             size, [], _patch_object, entry, old, record, reading, validation, owners
@@ -74,10 +73,10 @@ def _patch_whole(
 def _patch_members(
     entry: ServedResource, old: Any, reading: ParsedPatch, validation: str, *, owners: bool
 ) -> tuple[Any, list[str]] | None:
-    """Only the members that the patch names become plain data and are typed again; the others stay the very
-    objects that they are, and whoever sees that needs no second look at them.
+    """Convert and patch only the members that the patch names; the others stay the same objects, so that
+    later comparisons skip them.
 
-    None where that cannot be told, and where the patch is refused: refusals show the whole object.
+    Return None if that is not possible, or if the patch is refused: error messages show the whole object.
     """
     members = reading.members
     if members is None or entry.kind.type is None:
@@ -103,7 +102,7 @@ _PRECONDITIONS = {"uid": "uid", "resourceVersion": "resource_version"}
 
 
 def _preconditions(metadata: Any) -> dict[str, str] | None:
-    """The preconditions, if a patch has nothing else to say about metadata."""
+    """Return the preconditions (uid, resourceVersion) if the patch changes nothing else in metadata."""
     if type(metadata) is not dict or not metadata.keys() <= _PRECONDITIONS.keys():
         return None
     guards = {_PRECONDITIONS[name]: value for name, value in metadata.items() if type(value) is str}
@@ -111,7 +110,7 @@ def _preconditions(metadata: Any) -> dict[str, str] | None:
 
 
 def to_plain(entry: ServedResource, obj: Any, record: StoreRecord, *, owners: bool = False) -> dict[str, Any]:
-    """A stored object as plain data; of a built-in kind it is made from the Struct that is there already."""
+    """Convert a stored object to plain data; for a built-in kind from the decoded Struct."""
     if entry.kind.type is not None:
         return codec.to_dict(obj if owners else without_owners(entry, obj))
     data: dict[str, Any] = msgspec.json.decode(entry.access.to_wire(record.value, record.revision))

@@ -1,4 +1,4 @@
-"""What a resourceVersion in a request means, and the tokens that carry one from page to page."""
+"""Parse resourceVersion parameters, and encode the continue tokens of paged lists."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from msgspec import Struct
 from volplane.api.errors import BadRequest, Timeout
 from volplane.store import Store
 
-WAIT_TIMEOUT = 3.0  # seconds a reader waits for a revision that the store has not reached
+WAIT_TIMEOUT = 3.0  # seconds to wait for a revision that the store has not reached
 HIGHEST, DIGITS = 2**64 - 1, 20
 TOKEN_VERSION = "meta.k8s.io/v1"
 
 
 class ContinueToken(Struct):
-    """`continue`: where the next page starts, and of which state."""
+    """The content of a `continue` token: version, revision, and where the next page starts."""
 
     v: str
     rv: int
@@ -26,17 +26,17 @@ class ContinueToken(Struct):
 
 
 def parse_revision(version: str) -> int:
-    """The revision a request names."""
+    """Parse a resourceVersion. Raise BadRequest."""
     if not version.isascii() or not version.isdigit():
         raise BadRequest(f'Invalid value: "{version}": must be a non-negative integer')
     if len(version) > DIGITS or int(version) > HIGHEST:
-        # Not one that we have yet to reach: nobody will ever have it.
+        # Not a future revision: it can never be reached.
         raise BadRequest(f'Invalid value: "{version}": value out of range')
     return int(version)
 
 
 async def wait_for_revision(store: Store, version: str) -> int:
-    """Wait until the store has reached the revision; 504 when it does not."""
+    """Wait until the store has reached the revision. Raise Timeout (504)."""
     wanted = parse_revision(version)
     if wanted <= store.revision:
         return wanted

@@ -1,9 +1,8 @@
-"""Update: the one loop through which every change of a stored object goes, by PUT, PATCH or subresource.
+"""Update: the loop that every change of a stored object goes through, by PUT, PATCH or subresource.
 
-The object is read, changed, judged and written back on condition that it is still the one that was read;
-when it is not, the whole is done again on the newer one. A change that changes nothing writes nothing. The
-subtle thing: the write that takes the last finalizer from an object marked for deletion is the one that
-removes it.
+The object is read, changed, validated and written back if it is still the one that was read; otherwise
+everything is repeated on the newer one. A change without effect writes nothing. The write that removes the
+last finalizer of an object marked for deletion also removes the object.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from volplane.api.errors import APIError, BadRequest, Cause, Conflict, Invalid, NotFound, invalid
+from volplane.api.errors import BadRequest, Causes, Conflict, Invalid, NotFound, invalid
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver import cpu_offload, metadata
 from volplane.apiserver.apply import tracking
@@ -27,15 +26,15 @@ from volplane.store import KeyMissing, StaleRevision, StoreRecord
 Owners = Callable[[ServedResource, ApiCall, Any, Any, Entries], Entries]
 Change = Callable[
     [Any, StoreRecord], Awaitable[Any]
-]  # the object as the writer wants it, from the stored one
+]  # returns the object that the writer wants, from the stored one
 
 
 class UpdatePart(NamedTuple):
-    """Which part of an object an endpoint writes, and who judges the result."""
+    """Which part of an object an endpoint writes, and how it is validated."""
 
     prepare: Callable[[ApiCall, Any, Any], Any]
-    validate: Callable[[ApiCall, Any, Any], list[Cause]]
-    counts: bool = True  # may begin a new generation
+    validate: Callable[[ApiCall, Any, Any], Causes]
+    counts: bool = True  # increments the generation if the spec changes
     owners: Owners = tracking.updated_owners
 
 
@@ -43,16 +42,16 @@ def _keep_new(call: ApiCall, old: Any, new: Any) -> Any:
     return new
 
 
-def _no_causes(call: ApiCall, old: Any, new: Any) -> list[Cause]:
+def _no_causes(call: ApiCall, old: Any, new: Any) -> Causes:
     return []
 
 
-# A write of the server's own, judged by whoever makes it.
+# For writes by the server itself: no preparation, validation, or owners.
 SERVER_WRITE = UpdatePart(_keep_new, _no_causes, counts=False, owners=tracking.unchanged_owners)
 
 
 async def update(backend: Backend, entry: ServedResource, call: ApiCall, obj: Any) -> WriteResult:
-    """PUT: the object replaces the stored one."""
+    """PUT: replace the stored object."""
     meta = entry.access.metadata(obj)
     check_name(call, meta)
     resolve_namespace(entry, call, meta.namespace)
@@ -63,7 +62,7 @@ async def update(backend: Backend, entry: ServedResource, call: ApiCall, obj: An
     try:
         return await modify(backend, entry, call, replace)
     except NotFound:
-        if not entry.facts.create_on_update or call.subresource:
+        if not entry.kind.create_on_update or call.subresource:
             raise
         if meta.uid:
             why = f"Precondition failed: UID in precondition: {meta.uid}, UID in object meta: "
@@ -75,22 +74,22 @@ async def update(backend: Backend, entry: ServedResource, call: ApiCall, obj: An
 
 def check_name(call: ApiCall, meta: ObjectMeta) -> None:
     if not meta.name:
-        told = f"the name of the object ({call.name} based on URL) was undeterminable: name must be provided"
-        raise BadRequest(told)
+        raise BadRequest(
+            f"the name of the object ({call.name} based on URL) was undeterminable: name must be provided"
+        )
     if meta.name != call.name:
-        told = f"the name of the object ({meta.name}) does not match the name on the URL ({call.name})"
-        raise BadRequest(told)
+        raise BadRequest(
+            f"the name of the object ({meta.name}) does not match the name on the URL ({call.name})"
+        )
 
 
 async def modify(
     backend: Backend, entry: ServedResource, call: ApiCall, change: Change, part: UpdatePart | None = None
 ) -> WriteResult:
-    """Change one stored object; without a `part` the subresource of the call decides."""
+    """Change one stored object; by default `part` follows from the subresource of the call."""
     part = part or part_of(entry, call)
     while True:
-        record = await backend.record(entry, call.namespace, call.name)
-        if record is None:
-            raise NotFound.of(entry.kind, call.name)
+        record = await backend.require(entry, call)
         old = entry.watch_cache.object(record)
         new = await change(old, record)
         try:
@@ -108,8 +107,8 @@ async def _write_change(
     new: Any,
     part: UpdatePart,
 ) -> WriteResult:
-    strategy, shape = entry.strategy, entry.access
-    check_version(entry, call.name, shape.metadata(old), shape.metadata(new), record.revision)
+    strategy, access = entry.strategy, entry.access
+    check_version(entry, call.name, access.metadata(old), access.metadata(new), record.revision)
     size = call.size + len(record.value)
     new = await cpu_offload.run(size, call.warnings, _fill_defaults, entry, call, old, new, part)
     new = await strategy.admit_update(call, old, new)
@@ -120,15 +119,15 @@ async def _write_change(
 
 
 def _fill_defaults(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: UpdatePart) -> Any:
-    """With what the server keeps, with its defaults, and with its owners."""
-    shape = entry.access
-    was, wants = shape.metadata(old), shape.metadata(new)
-    new = shape.with_metadata(new, metadata.keep_server_fields(was, wants))
+    """Keep the server's metadata fields, set defaults and owners."""
+    access = entry.access
+    was, wants = access.metadata(old), access.metadata(new)
+    new = access.with_metadata(new, metadata.keep_server_fields(was, wants))
     new = entry.strategy.defaults(new)
     owners = part.owners(entry, call, old, new, wants.managed_fields)
     if owners is not was.managed_fields:
-        meta = structs.replace(shape.metadata(new), managed_fields=owners)
-        new = shape.with_metadata(new, meta)
+        meta = structs.replace(access.metadata(new), managed_fields=owners)
+        new = access.with_metadata(new, meta)
     return new
 
 
@@ -143,12 +142,12 @@ def _prepare_and_validate(entry: ServedResource, call: ApiCall, old: Any, new: A
 def check_version(
     entry: ServedResource, name: str, was: ObjectMeta, wants: ObjectMeta, revision: int
 ) -> None:
-    """Optimistic locking, and the identity of the object."""
+    """Check resourceVersion (optimistic locking) and uid."""
     if wants.resource_version in ("", "0"):
-        if not entry.facts.unconditional_update:
-            told = invalid("metadata.resourceVersion", 0, "must be specified for an update")
-            # By its plural: of all refusals of this sort, only this one is made by the store.
-            raise Invalid.of(entry.kind.plural, name, [told], group=entry.kind.group)
+        if not entry.kind.unconditional_update:
+            cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            # Named by its plural, because upstream's storage layer raises this error.
+            raise Invalid.of(entry.kind.plural, name, [cause], group=entry.kind.group)
     elif wants.resource_version != str(revision):
         raise Conflict.of(entry.kind, name)
     if wants.uid and wants.uid != was.uid:
@@ -164,7 +163,7 @@ def part_of(entry: ServedResource, call: ApiCall) -> UpdatePart:
 
 
 def _count_generation(entry: ServedResource, old: Any, new: Any) -> Any:
-    if not entry.facts.generation or not entry.strategy.spec_changed(old, new):
+    if not entry.kind.generation or not entry.strategy.spec_changed(old, new):
         return new
     meta = entry.access.metadata(new)
     return entry.access.with_metadata(new, structs.replace(meta, generation=meta.generation + 1))
@@ -172,7 +171,7 @@ def _count_generation(entry: ServedResource, old: Any, new: Any) -> Any:
 
 def _validate(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: UpdatePart) -> None:
     was, becomes = entry.access.metadata(old), entry.access.metadata(new)
-    causes = metadata.validate_change(entry.strategy, was, becomes) + part.validate(call, old, new)
+    causes = [*metadata.validate_change(entry.strategy, was, becomes), *part.validate(call, old, new)]
     if causes:
         raise Invalid.of(entry.kind, call.name, causes)
 
@@ -180,7 +179,7 @@ def _validate(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: Up
 async def commit(
     backend: Backend, entry: ServedResource, call: ApiCall, record: StoreRecord, old: Any, new: Any
 ) -> WriteResult:
-    """Write what came out, unless nothing changed; remove it if this was what kept it."""
+    """Write the object unless nothing changed; remove it if nothing keeps it any more."""
     if is_removable(entry, new):
         return await remove(backend, entry, call, record, new)
     new, value = await cpu_offload.run(call.size + len(record.value), [], _to_store, entry, old, new)
@@ -216,8 +215,3 @@ async def remove(
     event = await backend.delete(call, entry, record)
     meta = structs.replace(entry.access.metadata(obj), resource_version=str(event.revision))
     return WriteResult(entry, entry.access.with_metadata(obj, meta), value, event.revision, gone=True)
-
-
-def conflict(entry: ServedResource, name: str, why: str, below: str = "") -> APIError:
-    resource = f"{entry.kind.plural}/{below}" if below else ""
-    return Conflict.of(entry.kind, name, why, resource=resource)

@@ -1,9 +1,9 @@
-"""Watch: what changes in a collection, from a revision on, in order and without a gap.
+"""Watch: the changes of a collection from a revision on, in order and without gaps.
 
-A watch begins with the state it starts from (as ADDED events, when asked for) and goes on with the store's
-events after exactly that revision. It yields batches: whatever is ready. A watcher that offers a `PushTarget`
-gets what happens from then on right where it is published, and the batches carry only what it could not take.
-A bookmark names how far this watcher's own stream has got, not how far the store has.
+A watch starts with the initial state (as ADDED events, if requested) and continues with the store's events
+after exactly that revision. It yields batches of whatever is ready. A watcher with a `PushTarget` gets events
+directly when they are published; the batches then contain only what it could not take. A bookmark shows the
+progress of this watcher's stream, not that of the store.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from volplane.apiserver.watch_cache import ADDED, WatchEvent
 from volplane.base import clock
 from volplane.store import RevisionCompacted, StoreEvent, StoreRecord, StoreWatch, WatchOverrun
 
-AT_ONCE = 500  # objects of the initial state that are told in one turn of the loop
+AT_ONCE = 500  # objects of the initial state per batch
 BOOKMARK = "BOOKMARK"
 BOOKMARK_PERIOD = 60.0
-FIRST_BOOKMARK = 0.02  # whoever goes on from a revision learns so that it has what it missed
+FIRST_BOOKMARK = 0.02  # a watch that resumes at a revision learns soon that it is up to date
 LAST_BOOKMARK = 2.0  # seconds before the end
 LIFETIME = (1800.0, 3600.0)  # of a watch without timeoutSeconds
 
@@ -46,7 +46,7 @@ class WatchOptions(Struct):
 
 
 class WatchItem(NamedTuple):
-    """One thing to tell a watcher. A bookmark has no note; `ends_initial`: the initial state is complete."""
+    """An event, or a bookmark (without event); `ends_initial`: the initial state is complete."""
 
     type: str
     event: WatchEvent | None
@@ -55,30 +55,30 @@ class WatchItem(NamedTuple):
 
 
 class PushTarget(Protocol):
-    """A watcher that can be told without a task."""
+    """A watcher that events can be written to directly, without waking its task."""
 
     def is_full(self) -> bool:
-        """It takes no more for now; batches wait in the stream."""
+        """Return whether it takes no more events for now; they wait in the stream."""
         ...
 
     def __call__(self, batch: Sequence[StoreEvent]) -> bool:
-        """Tell it, or answer False to be told in turn."""
+        """Write the batch, or return False to leave it to the stream."""
         ...
 
 
-def check_options(asked: WatchOptions) -> None:
-    """Refuse what can be refused before the stream begins."""
-    if asked.version:
-        parse_revision(asked.version)
+def check_options(options: WatchOptions) -> None:
+    """Validate the options before the stream starts."""
+    if options.version:
+        parse_revision(options.version)
     causes = []
-    if asked.match and asked.initial is None:
-        told = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-        causes.append(forbidden("resourceVersionMatch", told))
-    if asked.initial is not None and asked.match != "NotOlderThan":
-        told = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-        causes.append(forbidden("resourceVersionMatch", told))
-    if asked.match not in ("", "NotOlderThan"):
-        causes.append(not_supported("resourceVersionMatch", asked.match, ("NotOlderThan",)))
+    if options.match and options.initial is None:
+        detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        causes.append(forbidden("resourceVersionMatch", detail))
+    if options.initial is not None and options.match != "NotOlderThan":
+        detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        causes.append(forbidden("resourceVersionMatch", detail))
+    if options.match not in ("", "NotOlderThan"):
+        causes.append(not_supported("resourceVersionMatch", options.match, ("NotOlderThan",)))
     if causes:
         raise Invalid.of("ListOptions", "", causes, group="meta.k8s.io")
 
@@ -87,22 +87,22 @@ async def watch(
     backend: Backend,
     entry: ServedResource,
     call: ApiCall,
-    asked: WatchOptions,
+    options: WatchOptions,
     push: PushTarget | None = None,
 ) -> AsyncGenerator[Sequence[WatchItem], None]:
-    """Batches until the time is up. Raises Expired when events since that revision are no longer there.
+    """Yield batches until the timeout. Raise Expired if the events since that revision are compacted.
 
-    With `push` there are empty batches, too: whoever writes them waits then until its client has room.
+    With `push` there are also empty batches: writing them waits until the client's buffer has room.
     """
-    deadline = clock.now() + (asked.seconds or random.uniform(*LIFETIME))
-    revision, initial = await _start(backend, entry, call, asked)
+    deadline = clock.now() + (options.seconds or random.uniform(*LIFETIME))
+    revision, initial = await _start(backend, entry, call, options)
     for at in range(0, len(initial), AT_ONCE):
         yield initial[at : at + AT_ONCE]
     try:
         async with backend.store.watch(
-            entry.selection_prefix(call.namespace, asked.selection), revision=revision
+            entry.selection_prefix(call.namespace, options.selection), revision=revision
         ) as events:
-            async for batch in _live(entry, asked, events, deadline, push):
+            async for batch in _live(entry, options, events, deadline, push):
                 yield batch
     except RevisionCompacted as error:
         raise Expired(f"too old resource version: {revision} ({error.floor})") from error
@@ -111,50 +111,52 @@ async def watch(
 
 
 async def _start(
-    backend: Backend, entry: ServedResource, call: ApiCall, asked: WatchOptions
+    backend: Backend, entry: ServedResource, call: ApiCall, options: WatchOptions
 ) -> tuple[int, list[WatchItem]]:
-    """Where the live events begin, and what is told before them."""
-    anew = asked.version in ("", "0")
-    if asked.initial is False and anew:
+    """Return the revision after which live events begin, and the items before them."""
+    from_now = options.version in ("", "0")
+    if options.initial is False and from_now:
         return backend.store.revision, []
-    if not anew and not asked.initial:
-        return parse_revision(asked.version), []
-    if not anew:
-        await wait_for_revision(backend.store, asked.version)
-    listing = await backend.store.list(entry.selection_prefix(call.namespace, asked.selection))
-    notes = [_added_event(entry, record) for record in listing.records]
-    seen = await cpu_offload.map_in_turns(
-        notes, lambda note: note.type_for(asked.selection), asked.selection.objects_per_turn
+    if not from_now and not options.initial:
+        return parse_revision(options.version), []
+    if not from_now:
+        await wait_for_revision(backend.store, options.version)
+    listing = await backend.store.list(entry.selection_prefix(call.namespace, options.selection))
+    events = [_added_event(entry, record) for record in listing.records]
+    types = await cpu_offload.map_in_turns(
+        events, lambda event: event.type_for(options.selection), options.selection.objects_per_turn
     )
-    told = [
-        WatchItem(ADDED, note, note.event.revision) for note, type in zip(notes, seen, strict=True) if type
+    items = [
+        WatchItem(ADDED, event, event.source.revision)
+        for event, type in zip(events, types, strict=True)
+        if type
     ]
-    if asked.initial and asked.bookmarks:
-        told.append(WatchItem(BOOKMARK, None, listing.revision, ends_initial=True))
-    return listing.revision, told
+    if options.initial and options.bookmarks:
+        items.append(WatchItem(BOOKMARK, None, listing.revision, ends_initial=True))
+    return listing.revision, items
 
 
 def _added_event(entry: ServedResource, record: StoreRecord) -> WatchEvent:
-    """An object that is there, as if just added; not shared, or its real event would look like that."""
+    """Return an ADDED event for an existing object; not cached, because its real event may differ."""
     return WatchEvent(entry.watch_cache, StoreEvent(revision=record.revision, record=record, previous=None))
 
 
 class _BookmarkTimer:
-    """Rings when it is time for a bookmark, or for the end: a timer a minute, not one an event."""
+    """Wakes the watch for a bookmark or for its end: one timer per minute instead of one per event."""
 
-    def __init__(self, nudge: Callable[[], None]) -> None:
-        self._nudge = nudge
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
-        self.rang = False
+        self.is_due = False
 
     def set(self, when: float) -> None:
         self.close()
-        self.rang = False
-        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
+        self.is_due = False
+        self._timer = asyncio.get_running_loop().call_at(when, self._fire)
 
-    def _ring(self) -> None:
-        self.rang = True
-        self._nudge()
+    def _fire(self) -> None:
+        self.is_due = True
+        self._wake()
 
     def close(self) -> None:
         if self._timer is not None:
@@ -162,49 +164,49 @@ class _BookmarkTimer:
 
 
 async def _live(
-    entry: ServedResource, asked: WatchOptions, events: StoreWatch, deadline: float, push: PushTarget | None
+    entry: ServedResource, options: WatchOptions, events: StoreWatch, deadline: float, push: PushTarget | None
 ) -> AsyncGenerator[Sequence[WatchItem], None]:
     if entry.is_retired():
         return
-    goes_on = asked.version not in ("", "0") and not asked.initial
-    tick = clock.now() + FIRST_BOOKMARK if goes_on and asked.bookmarks else _next_tick(asked, deadline)
-    nudge, alarm = events.nudge, _BookmarkTimer(events.nudge)
-    alarm.set(min(tick, deadline))
-    entry.watch_wakers.add(nudge)
+    resumes = options.version not in ("", "0") and not options.initial
+    tick = clock.now() + FIRST_BOOKMARK if resumes and options.bookmarks else _next_tick(options, deadline)
+    wake, timer = events.nudge, _BookmarkTimer(events.nudge)
+    timer.set(min(tick, deadline))
+    entry.watch_wakers.add(wake)
     if push is not None:
-        events.listen(_push_or_queue(push, nudge))
+        events.listen(_push_or_queue(push, wake))
     try:
         async for batch in events:
-            told = watch_items(entry, asked.selection, batch)
-            if told or push is not None:
-                yield told
-            if entry.is_retired():  # its last objects have left before it did
+            items = watch_items(entry, options.selection, batch)
+            if items or push is not None:
+                yield items
+            if entry.is_retired():  # the deletions of its last objects were sent before
                 return
-            if alarm.rang:
-                if asked.bookmarks:
+            if timer.is_due:
+                if options.bookmarks:
                     yield [WatchItem(BOOKMARK, None, events.progress)]
                 if clock.now() >= deadline:
                     return
-                alarm.set(min(_next_tick(asked, deadline), deadline))
+                timer.set(min(_next_tick(options, deadline), deadline))
     finally:
-        alarm.close()
-        entry.watch_wakers.discard(nudge)
+        timer.close()
+        entry.watch_wakers.discard(wake)
 
 
-def _push_or_queue(push: PushTarget, nudge: Callable[[], None]) -> Callable[[list[StoreEvent]], bool]:
-    def take(batch: list[StoreEvent]) -> bool:
+def _push_or_queue(push: PushTarget, wake: Callable[[], None]) -> Callable[[list[StoreEvent]], bool]:
+    def push_batch(batch: list[StoreEvent]) -> bool:
         if push.is_full() or not push(batch):
             return False
         if push.is_full():
-            nudge()  # its stream waits until there is room again, and not forever
+            wake()  # the stream then waits for room, with a timeout
         return True
 
-    return take
+    return push_batch
 
 
-def _next_tick(asked: WatchOptions, deadline: float) -> float:
-    """The next bookmark: once a minute, and once more shortly before the end."""
-    if not asked.bookmarks:
+def _next_tick(options: WatchOptions, deadline: float) -> float:
+    """Return the time of the next bookmark: every minute, and once shortly before the end."""
+    if not options.bookmarks:
         return deadline
     last = deadline - LAST_BOOKMARK
     now = clock.now()
@@ -212,10 +214,10 @@ def _next_tick(asked: WatchOptions, deadline: float) -> float:
 
 
 def watch_items(entry: ServedResource, selection: Selection, batch: Sequence[StoreEvent]) -> list[WatchItem]:
-    told = []
-    for event in batch:
-        note = entry.watch_cache.watch_event(event)
-        type = note.type_for(selection)
+    items = []
+    for change in batch:
+        event = entry.watch_cache.watch_event(change)
+        type = event.type_for(selection)
         if type:
-            told.append(WatchItem(type, note, event.revision))
-    return told
+            items.append(WatchItem(type, event, change.revision))
+    return items

@@ -1,4 +1,4 @@
-"""EC2's actions, one function each: parameters in, the answer's tree out."""
+"""EC2's actions: each is a function from parameters to the tree of the response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from volplane.cloud.actions.base import Action
 
 __all__ = ["ACTIONS", "CHECKS", "Action"]
 
-# What a dry run looks at, beyond the signature.
+# What a dry run checks besides the signature.
 CHECKS = {"CreateVolume": volumes.check_create_volume}
 
 ACTIONS: dict[str, Action] = {

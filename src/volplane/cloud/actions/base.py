@@ -1,4 +1,4 @@
-"""What all actions share: parameters in, the answer's tree out."""
+"""What all actions share: types, ids and tags."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def snapshot_id(text: str) -> str:
     return text
 
 
-def specified_tags(given: QueryParameters, created: str) -> dict[str, str]:
-    """The tags that a request wants on what it creates."""
+def specified_tags(parameters: QueryParameters, created: str) -> dict[str, str]:
+    """The tags for what the request creates."""
     found: dict[str, str] = {}
-    for specification in given.structs("TagSpecification"):
+    for specification in parameters.structs("TagSpecification"):
         kind = specification.text("ResourceType")
         if kind != created:
-            raise invalid_parameter("resourceType", kind, f"Only a {created} is created here.")
+            raise invalid_parameter("resourceType", kind, f"Only {created} is supported.")
         found |= parse_tags(specification.structs("Tag"))
     return found

@@ -1,8 +1,7 @@
 """Instances and zones.
 
-Three actions are not EC2's (and SetFaults, in `app`): RegisterInstance and DeregisterInstance stand for
-RunInstances, which we cannot do, and DescribeDiskCapacity tells what AWS never would. (Their
-names are ours to choose; a client of AWS does not send them.)
+Three actions are our own (and SetFaults in `app`): RegisterInstance and DeregisterInstance replace
+RunInstances, and DescribeDiskCapacity returns the free space, which AWS does not publish.
 """
 
 from __future__ import annotations
@@ -16,27 +15,29 @@ from volplane.cloud.service import DiskService
 from volplane.cloud.xml import Value
 
 
-async def describe_instances(service: DiskService, given: QueryParameters) -> Tree:
-    ids = given.texts("InstanceId")
-    found = [service.instance(i) for i in dict.fromkeys(ids)] or list(service.ledger.instances.values())
+async def describe_instances(service: DiskService, parameters: QueryParameters) -> Tree:
+    ids = parameters.texts("InstanceId")
+    found = [service.instance(i) for i in dict.fromkeys(ids)] or list(service.records.instances.values())
     found, token = filters.page(
-        filters.apply_filters(found, filters.INSTANCE, lambda i: i.tags, given), lambda i: i.id, given
+        filters.apply_filters(found, filters.INSTANCE, lambda i: i.tags, parameters),
+        lambda i: i.id,
+        parameters,
     )
     return {"reservationSet": [_reservation(service, i) for i in found], "nextToken": token}
 
 
 def _reservation(service: DiskService, instance: CloudInstance) -> Tree:
-    shown = xml_views.instance(instance, service.ledger.attached_to(instance.id))
+    shown = xml_views.instance(instance, service.records.attached_to(instance.id))
     number = instance.id.removeprefix("i-")
     return {"reservationId": f"r-{number}", "ownerId": OWNER, "groupSet": [], "instancesSet": [shown]}
 
 
-async def describe_availability_zones(service: DiskService, given: QueryParameters) -> Tree:
+async def describe_availability_zones(service: DiskService, parameters: QueryParameters) -> Tree:
     known = service.known_zones()
-    for zone in given.texts("ZoneName"):
+    for zone in parameters.texts("ZoneName"):
         if zone not in known:
             raise zone_not_found(zone)
-    names = given.texts("ZoneName") or known
+    names = parameters.texts("ZoneName") or known
     return {"availabilityZoneInfo": [_zone(name) for name in names]}
 
 
@@ -59,17 +60,17 @@ def _zone(name: str) -> Tree:
     }
 
 
-async def stop_instances(service: DiskService, given: QueryParameters) -> Tree:
-    return await _power(service, given, running=False)
+async def stop_instances(service: DiskService, parameters: QueryParameters) -> Tree:
+    return await _power(service, parameters, running=False)
 
 
-async def start_instances(service: DiskService, given: QueryParameters) -> Tree:
-    return await _power(service, given, running=True)
+async def start_instances(service: DiskService, parameters: QueryParameters) -> Tree:
+    return await _power(service, parameters, running=True)
 
 
-async def _power(service: DiskService, given: QueryParameters, *, running: bool) -> Tree:
+async def _power(service: DiskService, parameters: QueryParameters, *, running: bool) -> Tree:
     changes: list[Value] = []
-    for name in given.texts("InstanceId"):
+    for name in parameters.texts("InstanceId"):
         before = xml_views.state(service.instance(name))
         after = xml_views.state(await service.power(name, running=running))
         changes.append({"instanceId": name, "currentState": after, "previousState": before})
@@ -78,21 +79,21 @@ async def _power(service: DiskService, given: QueryParameters, *, running: bool)
     return {"instancesSet": changes}
 
 
-async def register_instance(service: DiskService, given: QueryParameters) -> Tree:
+async def register_instance(service: DiskService, parameters: QueryParameters) -> Tree:
     instance = CloudInstance(
-        id=given.require("InstanceId"),
-        zone=given.require("AvailabilityZone"),
-        directory=given.require("DeviceDirectory"),
-        name=given.text("PrivateDnsName"),
+        id=parameters.require("InstanceId"),
+        zone=parameters.require("AvailabilityZone"),
+        directory=parameters.require("DeviceDirectory"),
+        name=parameters.text("PrivateDnsName"),
     )
     shown = await service.register(instance)
-    return xml_views.instance(shown, service.ledger.attached_to(shown.id))
+    return xml_views.instance(shown, service.records.attached_to(shown.id))
 
 
-async def deregister_instance(service: DiskService, given: QueryParameters) -> Tree:
-    await service.deregister(given.require("InstanceId"))
+async def deregister_instance(service: DiskService, parameters: QueryParameters) -> Tree:
+    await service.deregister(parameters.require("InstanceId"))
     return DONE
 
 
-async def describe_disk_capacity(service: DiskService, given: QueryParameters) -> Tree:
+async def describe_disk_capacity(service: DiskService, parameters: QueryParameters) -> Tree:
     return {"availableBytes": await service.capacity()}

@@ -9,44 +9,44 @@ from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService
 
 
-async def create_snapshot(service: DiskService, given: QueryParameters) -> Tree:
+async def create_snapshot(service: DiskService, parameters: QueryParameters) -> Tree:
     made = await service.snapshots.create(
-        volume_id(given.require("VolumeId")),
-        description=given.text("Description"),
-        tags=specified_tags(given, "snapshot"),
+        volume_id(parameters.require("VolumeId")),
+        description=parameters.text("Description"),
+        tags=specified_tags(parameters, "snapshot"),
     )
     return xml_views.snapshot(made, service.snapshots.progress(made), OWNER)
 
 
-async def create_snapshots(service: DiskService, given: QueryParameters) -> Tree:
-    """Of all volumes of an instance, at one moment. An instance has no boot volume here."""
-    where = given.struct("InstanceSpecification")
+async def create_snapshots(service: DiskService, parameters: QueryParameters) -> Tree:
+    """Take snapshots of all volumes of an instance at one moment. Instances have no boot volume."""
+    where = parameters.struct("InstanceSpecification")
     made = await service.snapshots.create_set(
         where.require("InstanceId"),
         without=[volume_id(volume) for volume in where.texts("ExcludeDataVolumeId")],
-        description=given.text("Description"),
-        tags=specified_tags(given, "snapshot"),
-        copy_tags=given.text("CopyTagsFromSource") == "volume",
+        description=parameters.text("Description"),
+        tags=specified_tags(parameters, "snapshot"),
+        copy_tags=parameters.text("CopyTagsFromSource") == "volume",
     )
     return {"snapshotSet": [xml_views.member(s, service.snapshots.progress(s), OWNER) for s in made]}
 
 
-async def delete_snapshot(service: DiskService, given: QueryParameters) -> Tree:
-    await service.snapshots.delete(snapshot_id(given.require("SnapshotId")))
+async def delete_snapshot(service: DiskService, parameters: QueryParameters) -> Tree:
+    await service.snapshots.delete(snapshot_id(parameters.require("SnapshotId")))
     return DONE
 
 
-async def describe_snapshots(service: DiskService, given: QueryParameters) -> Tree:
-    ids = given.texts("SnapshotId")
-    if ids and given.text("MaxResults"):
+async def describe_snapshots(service: DiskService, parameters: QueryParameters) -> Tree:
+    ids = parameters.texts("SnapshotId")
+    if ids and parameters.text("MaxResults"):
         text = "The parameter snapshotSet cannot be used with the parameter maxResults"
         raise Ec2ErrorResponse("InvalidParameterCombination", text)
     named = [service.snapshots.get(snapshot_id(i)) for i in dict.fromkeys(ids)]
     found = named if ids else service.snapshots.all()
-    # All of them belong to one owner; strangers' snapshots do not exist here.
-    if any(owner not in ("self", OWNER) for owner in given.texts("Owner")):
+    # All snapshots belong to one owner.
+    if any(owner not in ("self", OWNER) for owner in parameters.texts("Owner")):
         found = []
     shown = [(s, service.snapshots.progress(s)) for s in found]
-    chosen = filters.apply_filters(shown, filters.SNAPSHOT, lambda s: s[0].tags, given)
-    page, token = filters.page(chosen, lambda s: s[0].id, given)
+    chosen = filters.apply_filters(shown, filters.SNAPSHOT, lambda s: s[0].tags, parameters)
+    page, token = filters.page(chosen, lambda s: s[0].id, parameters)
     return {"snapshotSet": [xml_views.snapshot(s, done, OWNER) for s, done in page], "nextToken": token}

@@ -16,23 +16,23 @@ from volplane.cloud.query import parse_tags as parse_tags
 from volplane.cloud.service import DiskService
 
 
-async def create_tags(service: DiskService, given: QueryParameters) -> Tree:
-    return await _tag(service, given, remove=False)
+async def create_tags(service: DiskService, parameters: QueryParameters) -> Tree:
+    return await _tag(service, parameters, remove=False)
 
 
-async def delete_tags(service: DiskService, given: QueryParameters) -> Tree:
-    return await _tag(service, given, remove=True)
+async def delete_tags(service: DiskService, parameters: QueryParameters) -> Tree:
+    return await _tag(service, parameters, remove=True)
 
 
-async def _tag(service: DiskService, given: QueryParameters, *, remove: bool) -> Tree:
-    resources, ledger = given.texts("ResourceId"), service.ledger
+async def _tag(service: DiskService, parameters: QueryParameters, *, remove: bool) -> Tree:
+    resources, records = parameters.texts("ResourceId"), service.records
     if not resources:
         raise missing_parameter("resourceIdSet")
     for resource in resources:
-        if not any(resource in known for known in (ledger.volumes, ledger.snapshots, ledger.instances)):
+        if not any(resource in known for known in (records.volumes, records.snapshots, records.instances)):
             raise _missing(resource)
     for resource in resources:
-        await service.tag(resource, parse_tags(given.structs("Tag")), remove=remove)
+        await service.tag(resource, parse_tags(parameters.structs("Tag")), remove=remove)
     return DONE
 
 
@@ -42,10 +42,10 @@ def _missing(resource: str) -> Ec2ErrorResponse:
     return kind(resource) if kind else Ec2ErrorResponse("InvalidID", f"The ID '{resource}' is not valid")
 
 
-async def describe_tags(service: DiskService, given: QueryParameters) -> Tree:
-    owners = [(v.id, "volume", v.tags) for v in service.ledger.volumes.values()]
+async def describe_tags(service: DiskService, parameters: QueryParameters) -> Tree:
+    owners = [(v.id, "volume", v.tags) for v in service.records.volumes.values()]
     owners += [(s.id, "snapshot", s.tags) for s in service.snapshots.all()]
-    owners += [(i.id, "instance", i.tags) for i in service.ledger.instances.values()]
+    owners += [(i.id, "instance", i.tags) for i in service.records.instances.values()]
     rows = [(owner, kind, key, value) for owner, kind, found in owners for key, value in found.items()]
     facts: filters.FilterFields[tuple[str, str, str, str]] = {
         "resource-id": lambda r: [r[0]],
@@ -53,7 +53,7 @@ async def describe_tags(service: DiskService, given: QueryParameters) -> Tree:
         "key": lambda r: [r[2]],
         "value": lambda r: [r[3]],
     }
-    chosen = filters.apply_filters(rows, facts, lambda r: {r[2]: r[3]}, given)
-    found, token = filters.page(chosen, lambda r: f"{r[0]} {r[2]}", given)
+    chosen = filters.apply_filters(rows, facts, lambda r: {r[2]: r[3]}, parameters)
+    found, token = filters.page(chosen, lambda r: f"{r[0]} {r[2]}", parameters)
     names = ("resourceId", "resourceType", "key", "value")
     return {"tagSet": [dict(zip(names, row, strict=True)) for row in found], "nextToken": token}

@@ -1,4 +1,4 @@
-"""Volumes: made, attached, modified, described, removed."""
+"""Volumes: create, copy, attach, modify, describe, delete."""
 
 from __future__ import annotations
 
@@ -11,113 +11,113 @@ from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService, apply_changes
 
 
-async def create_volume(service: DiskService, given: QueryParameters) -> Tree:
-    return xml_views.volume(await service.create(_wish(given)))
+async def create_volume(service: DiskService, parameters: QueryParameters) -> Tree:
+    return xml_views.volume(await service.create(_parse_request(parameters)))
 
 
-async def check_create_volume(service: DiskService, given: QueryParameters) -> None:
-    """A dry run: the arguments are looked at, and nothing is made."""
-    service.creation.check(_wish(given))
+async def check_create_volume(service: DiskService, parameters: QueryParameters) -> None:
+    """A dry run: check the arguments without creating a volume."""
+    service.creator.check(_parse_request(parameters))
 
 
-def _wish(given: QueryParameters) -> CloudVolumeRequest:
-    _check_single(given)
-    snapshot = given.text("SnapshotId")
-    if not given.text("Size") and not snapshot:
+def _parse_request(parameters: QueryParameters) -> CloudVolumeRequest:
+    _check_single(parameters)
+    snapshot = parameters.text("SnapshotId")
+    if not parameters.text("Size") and not snapshot:
         raise missing_parameter("size/snapshot")
     return CloudVolumeRequest(
-        zone=given.require("AvailabilityZone"),
+        zone=parameters.require("AvailabilityZone"),
         shape=VolumeShape(
-            size=given.number("Size"),
-            type=given.text("VolumeType", "gp2"),
-            iops=given.number("Iops"),
-            throughput=given.number("Throughput"),
+            size=parameters.number("Size"),
+            type=parameters.text("VolumeType", "gp2"),
+            iops=parameters.number("Iops"),
+            throughput=parameters.number("Throughput"),
         ),
-        encrypted=given.flag("Encrypted"),
-        token=given.text("ClientToken"),
-        tags=specified_tags(given, "volume"),
+        encrypted=parameters.flag("Encrypted"),
+        token=parameters.text("ClientToken"),
+        tags=specified_tags(parameters, "volume"),
         snapshot=snapshot_id(snapshot) if snapshot else "",
     )
 
 
-async def copy_volumes(service: DiskService, given: QueryParameters) -> Tree:
-    _check_single(given)
-    source = service.volume(volume_id(given.require("SourceVolumeId")))
+async def copy_volumes(service: DiskService, parameters: QueryParameters) -> Tree:
+    _check_single(parameters)
+    source = service.volume(volume_id(parameters.require("SourceVolumeId")))
     wanted = {
-        "size": given.number("Size"),
-        "type": given.text("VolumeType"),
-        "iops": given.number("Iops"),
-        "throughput": given.number("Throughput"),
+        "size": parameters.number("Size"),
+        "type": parameters.text("VolumeType"),
+        "iops": parameters.number("Iops"),
+        "throughput": parameters.number("Throughput"),
     }
-    wish = CloudVolumeRequest(
+    request = CloudVolumeRequest(
         zone=source.zone,
         shape=apply_changes(source.shape, wanted),
-        encrypted=given.flag("Encrypted"),
-        token=given.text("ClientToken"),
-        tags=specified_tags(given, "volume"),
+        encrypted=parameters.flag("Encrypted"),
+        token=parameters.text("ClientToken"),
+        tags=specified_tags(parameters, "volume"),
         source=source.id,
     )
-    return {"volumeSet": [xml_views.volume(await service.create(wish))]}
+    return {"volumeSet": [xml_views.volume(await service.create(request))]}
 
 
-def _check_single(given: QueryParameters) -> None:
-    if given.flag("MultiAttachEnabled"):
+def _check_single(parameters: QueryParameters) -> None:
+    if parameters.flag("MultiAttachEnabled"):
         raise Ec2ErrorResponse("UnsupportedOperation", "This service attaches a volume to one instance only.")
 
 
-async def delete_volume(service: DiskService, given: QueryParameters) -> Tree:
-    await service.delete(volume_id(given.require("VolumeId")))
+async def delete_volume(service: DiskService, parameters: QueryParameters) -> Tree:
+    await service.delete(volume_id(parameters.require("VolumeId")))
     return DONE
 
 
-async def attach_volume(service: DiskService, given: QueryParameters) -> Tree:
-    volume = volume_id(given.require("VolumeId"))
-    instance = given.require("InstanceId")
-    return xml_views.attachment(volume, await service.attach(volume, instance, given.require("Device")))
+async def attach_volume(service: DiskService, parameters: QueryParameters) -> Tree:
+    volume = volume_id(parameters.require("VolumeId"))
+    instance = parameters.require("InstanceId")
+    return xml_views.attachment(volume, await service.attach(volume, instance, parameters.require("Device")))
 
 
-async def detach_volume(service: DiskService, given: QueryParameters) -> Tree:
-    volume = volume_id(given.require("VolumeId"))
-    done = await service.detach(volume, given.text("InstanceId"), force=given.flag("Force"))
+async def detach_volume(service: DiskService, parameters: QueryParameters) -> Tree:
+    volume = volume_id(parameters.require("VolumeId"))
+    done = await service.detach(volume, parameters.text("InstanceId"), force=parameters.flag("Force"))
     return xml_views.attachment(volume, done)
 
 
-async def modify_volume(service: DiskService, given: QueryParameters) -> Tree:
+async def modify_volume(service: DiskService, parameters: QueryParameters) -> Tree:
     wanted = {
-        "size": given.number("Size"),
-        "type": given.text("VolumeType"),
-        "iops": given.number("Iops"),
-        "throughput": given.number("Throughput"),
+        "size": parameters.number("Size"),
+        "type": parameters.text("VolumeType"),
+        "iops": parameters.number("Iops"),
+        "throughput": parameters.number("Throughput"),
     }
-    done = await service.modify(volume_id(given.require("VolumeId")), wanted)
+    done = await service.modify(volume_id(parameters.require("VolumeId")), wanted)
     return {"volumeModification": xml_views.modification(done)}
 
 
-async def describe_volumes(service: DiskService, given: QueryParameters) -> Tree:
-    ids = given.texts("VolumeId")
-    if ids and given.text("MaxResults"):
+async def describe_volumes(service: DiskService, parameters: QueryParameters) -> Tree:
+    ids = parameters.texts("VolumeId")
+    if ids and parameters.text("MaxResults"):
         text = "The parameter volumeIds cannot be used with the parameter maxResults"
         raise Ec2ErrorResponse("InvalidParameterCombination", text)
     named = [service.volume(volume_id(i)) for i in dict.fromkeys(ids)]
-    found = named if ids else list(service.ledger.volumes.values())
+    found = named if ids else list(service.records.volumes.values())
     found, token = filters.page(
-        filters.apply_filters(found, filters.VOLUME, lambda v: v.tags, given), _id, given
+        filters.apply_filters(found, filters.VOLUME, lambda v: v.tags, parameters), _id, parameters
     )
     return {"volumeSet": [xml_views.volume(v) for v in found], "nextToken": token}
 
 
-async def describe_volumes_modifications(service: DiskService, given: QueryParameters) -> Tree:
-    known = service.ledger.modifications
-    ids = given.texts("VolumeId")
+async def describe_volumes_modifications(service: DiskService, parameters: QueryParameters) -> Tree:
+    known = service.records.modifications
+    ids = parameters.texts("VolumeId")
     for volume in ids:
         service.volume(volume_id(volume))
         if volume not in known:
             text = f"Modification for volume '{volume}' does not exist."
             raise Ec2ErrorResponse("InvalidVolumeModification.NotFound", text)
     chosen = filters.apply_filters(
-        [known[i] for i in ids or known], filters.MODIFICATION, lambda _: {}, given
+        [known[i] for i in ids or known], filters.MODIFICATION, lambda _: {}, parameters
     )
-    found, token = filters.page(chosen, lambda m: m.volume, given)
+    found, token = filters.page(chosen, lambda m: m.volume, parameters)
     return {"volumeModificationSet": [xml_views.modification(m) for m in found], "nextToken": token}
 
 

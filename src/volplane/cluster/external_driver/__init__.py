@@ -1,7 +1,8 @@
-"""A driver brought by its author: a command, or a small file that says more about it.
+"""A CSI driver of the user: a command, or a file that describes it.
 
-`read` and `from_command` say what to run, `probe` starts it once and asks what it can do, `manifests` puts
-our sidecars around it as its answers call for. What is given in the file counts more than what is derived.
+`read_driver_file` and `from_command` say what to run, `discover_driver` starts it once and queries its
+capabilities, `build_manifests` deploys it with the sidecars that these need. Values in the file override
+derived ones.
 """
 
 from volplane.cluster.external_driver.command import BadCommand, parse_command

@@ -1,7 +1,7 @@
-"""A command as people write it, and the `$VARIABLES` in it. Pure but for looking programs up.
+"""Parse a command line and the `$VARIABLES` in it. Pure, except for looking up programs.
 
-Two kinds of variables: those that differ between instances are left for the node to fill in, all others are
-those of whoever typed the command. `$$` is a dollar.
+There are two kinds of variables: those that differ between instances are left for the node to expand, all
+others come from the user's environment. `$$` is a dollar sign.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from volplane.cluster.external_driver.model import Command
 
 SOCKET = "/csi/csi.sock"
-STATE = "/csi-data-dir"  # where upstream's example driver keeps its volumes, and others after it
+STATE = "/csi-data-dir"  # state directory of upstream's hostpath driver, and of others
 SHARED = "/csi-shared-dir"
-# What differs between instances, and where a pod's field or a path gives it.
+# Variables that differ between instances, and the pod field or path of their value.
 FIELDS = {
     "NODE_ID": "spec.nodeName",
     "NODE_NAME": "spec.nodeName",
@@ -30,7 +30,7 @@ FIELDS = {
     "POD_IP": "status.podIP",
 }
 PATHS = {"CSI_ENDPOINT": f"unix://{SOCKET}", "CSI_SOCKET": SOCKET, "STATE_DIR": STATE, "SHARED_DIR": SHARED}
-MODE = "CSI_MODE"  # what an instance is wanted for: controller, node or all
+MODE = "CSI_MODE"  # the services of an instance: controller, node or all
 INSTANCE = frozenset({*FIELDS, *PATHS, MODE})
 
 _VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)\}|\((\w+)\)|([A-Za-z_]\w*))")
@@ -39,11 +39,11 @@ _OPERATORS = "|&;<>()"
 
 
 class BadCommand(ValueError):
-    """Says what is wrong with the command itself."""
+    """The command is invalid; the message says why."""
 
 
 def parse_command(line: str, directory: str, environment: Mapping[str, str] | None = None) -> Command:
-    """The command of a line: a program with its arguments, or whatever a shell makes of it."""
+    """Parse a command line: a program with arguments, or a shell command."""
     environment = os.environ if environment is None else environment
     if not line.strip():
         raise BadCommand("the command is empty")
@@ -52,21 +52,21 @@ def parse_command(line: str, directory: str, environment: Mapping[str, str] | No
     except ValueError as error:
         raise BadCommand(f"the command cannot be read: {str(error).lower()}") from error
     if _is_for_shell(line):
-        # The shell fills in the variables itself; to us every dollar is just one.
+        # The shell expands the variables; here every dollar sign is literal.
         return Command(("/bin/sh", "-c", line.replace("$", "$$")), {}, directory)
     env: dict[str, str] = {}
     while words and (found := _ASSIGNMENT.fullmatch(words[0])):
         env[found[1]] = found[2]
         words = words[1:]
     if not words:
-        raise BadCommand("the command sets variables and runs nothing")
+        raise BadCommand("the command sets variables, but runs nothing")
     return build_command(words, env, directory, environment)
 
 
 def build_command(
     words: list[str], env: Mapping[str, str], directory: str, environment: Mapping[str, str] | None = None
 ) -> Command:
-    """A program with its arguments, found, and with all variables filled in that are known by now."""
+    """The command of a program with arguments: looked up, with all known variables expanded."""
     environment = os.environ if environment is None else environment
     known = {**environment, **env}
     filled = [resolve_variables(word, known) for word in words]
@@ -77,7 +77,7 @@ def build_command(
 def _is_for_shell(line: str) -> bool:
     if "`" in line:
         return True
-    # `$(NODE_ID)` is how manifests spell a variable; a command in there is the shell's.
+    # `$(NODE_ID)` is a variable in manifests; any other `$(…)` is a shell command substitution.
     plain = re.sub(r"\$\((\w+)\)", lambda m: m[1] if m[1] in INSTANCE else m[0], line)
     reader = shlex.shlex(plain, posix=True, punctuation_chars=_OPERATORS)
     reader.whitespace_split = True
@@ -85,7 +85,7 @@ def _is_for_shell(line: str) -> bool:
 
 
 def find_program(program: str, directory: str, path: str | None = None) -> str:
-    """The program's own path. Raises BadCommand."""
+    """The absolute path of a program. Raises BadCommand."""
     program = os.path.expanduser(program)
     if "/" not in program:
         place = shutil.which(program, path=path)
@@ -101,7 +101,7 @@ def find_program(program: str, directory: str, path: str | None = None) -> str:
 
 
 def resolve_variables(text: str, known: Mapping[str, str]) -> str:
-    """With every variable filled in but those of the instance. Raises BadCommand."""
+    """Expand all variables except those of an instance. Raises BadCommand."""
 
     def fill(name: str) -> str:
         if name in INSTANCE:
@@ -115,12 +115,12 @@ def resolve_variables(text: str, known: Mapping[str, str]) -> str:
 
 
 def fill_variables(text: str, values: Mapping[str, str]) -> str:
-    """For an instance that we start ourselves."""
+    """Expand the variables of an instance."""
     return _substitute(text, lambda name: values[name], dollar="$")
 
 
 def for_manifest(text: str) -> str:
-    """As a container's `command` spells it: the node fills in $(NAME), and `$$` is a dollar."""
+    """The text as in a container's `command`: the node expands $(NAME), and `$$` is a dollar sign."""
     return _substitute(text, lambda name: f"$({name})", dollar="$$", stray="$$")
 
 

@@ -1,7 +1,6 @@
-"""A driver is started once, in a directory that is thrown away, and asked what it is.
+"""Discover a driver: start it once in a temporary directory and query its capabilities.
 
-It runs in a container like the ones it will have later, so that it finds the same paths and leaves nothing on
-this machine.
+It runs in a container like later ones, so that it sees the same paths and leaves nothing on the machine.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from google.protobuf.message import Message
 from msgspec import structs
 
 from volplane.api.names import is_subdomain
+from volplane.base.tasks import background
 from volplane.cluster.external_driver import host_paths
 from volplane.cluster.external_driver.command import FIELDS, MODE, PATHS, SHARED, STATE, fill_variables
 from volplane.cluster.external_driver.model import Command, DiscoveredDriver, ExternalDriver, InvalidDriver
@@ -29,56 +29,56 @@ from volplane.host import Host
 from volplane.node.containers.base import ContainerError, ContainerRunState, ContainerSpec, Mount
 from volplane.node.containers.process import ProcessRuntime
 
-PATIENCE = 20.0  # seconds until it must listen
-CALL = 30.0  # seconds for an answer
+PATIENCE = 20.0  # seconds until the driver must listen
+CALL = 30.0  # seconds per call
 GRACE = 2.0
-FIRST_LINES, LAST_LINES = 3, 8  # what a program says first is often why, and the rest its usage
+FIRST_LINES, LAST_LINES = 3, 8  # lines of the log to show: the reason is often first, the usage last
 LONGEST_NAME = 63
-PROBE_NODE = "probe"  # the node's name while asking
+PROBE_NODE = "probe"  # name of the node during discovery
 KUBELET = "/var/lib/kubelet"
 
 
 async def discover_driver(
-    guest: ExternalDriver, *, host: Host | None = None, patience: float = PATIENCE
+    external: ExternalDriver, *, host: Host | None = None, patience: float = PATIENCE
 ) -> DiscoveredDriver:
-    """Start the driver, ask, end it. Raises BadGuest, with the driver's last words if it does not answer."""
+    """Start the driver, query it, stop it. Raises InvalidDriver, with an excerpt of its log if it fails."""
     mine = host or Host()
     try:
-        return await _probe(guest, mine, patience)
+        return await _probe(external, mine, patience)
     finally:
         if host is None:
             await mine.close()
 
 
-async def _probe(guest: ExternalDriver, host: Host, patience: float) -> DiscoveredDriver:
+async def _probe(external: ExternalDriver, host: Host, patience: float) -> DiscoveredDriver:
     directory = tempfile.mkdtemp(prefix="vpp-")
     runtime = ProcessRuntime(f"{directory}/c", host, cover=(directory,))
     try:
         answers = [
             await _discover(command, runtime, f"{directory}/{mode}", mode, host, patience)
-            for mode, command in _instances(guest).items()
+            for mode, command in _instances(external).items()
         ]
     finally:
         await runtime.close()
         await host.call(shutil.rmtree, directory, True)
-    return _merge_answers(guest, answers)
+    return _merge_answers(external, answers)
 
 
-def _instances(guest: ExternalDriver) -> dict[str, Command]:
-    """What to start, by what it is wanted for."""
-    if guest.is_single_program:
-        assert guest.node is not None
-        return {"all": guest.node}
-    sides = {"controller": guest.controller, "node": guest.node}
+def _instances(external: ExternalDriver) -> dict[str, Command]:
+    """The commands to start, by mode: all, or controller and node."""
+    if external.is_single_program:
+        assert external.node is not None
+        return {"all": external.node}
+    sides = {"controller": external.controller, "node": external.node}
     return {mode: command for mode, command in sides.items() if command is not None}
 
 
-def _merge_answers(guest: ExternalDriver, answers: list[DiscoveredDriver]) -> DiscoveredDriver:
+def _merge_answers(external: ExternalDriver, answers: list[DiscoveredDriver]) -> DiscoveredDriver:
     names = list(dict.fromkeys(answer.name for answer in answers))
     if len(names) > 1:
-        raise InvalidDriver(f"the controller calls itself {names[0]}, the node service {names[1]}")
-    if guest.name and guest.name != names[0]:
-        raise InvalidDriver(f"the driver is to be {guest.name} and calls itself {names[0]}")
+        raise InvalidDriver(f"the controller has the name {names[0]}, the node service {names[1]}")
+    if external.name and external.name != names[0]:
+        raise InvalidDriver(f"the driver is described as {external.name}, but its name is {names[0]}")
     first, last = answers[0], answers[-1]
     return structs.replace(
         last,
@@ -113,25 +113,17 @@ async def _discover(
 async def _fail_if_driver_ends(
     runtime: ProcessRuntime, spec: ContainerSpec, command: Command
 ) -> AsyncIterator[Any]:
-    """What is awaited inside, or the end of the driver as an error."""
-    ended = asyncio.create_task(runtime.wait(spec.id))
+    """Raise InvalidDriver if the driver ends while the block waits for it."""
+    async with background(runtime.wait(spec.id)) as (ended,):
 
-    async def guard(work: Coroutine[Any, Any, Any]) -> Any:
-        working = asyncio.create_task(work)
-        try:
-            await asyncio.wait({working, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done() or (working.exception() and ended.done()):
-                raise InvalidDriver(_describe_exit(ended.result(), spec, command))
-            return working.result()
-        finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+        async def guard(work: Coroutine[Any, Any, Any]) -> Any:
+            async with background(work) as (working,):
+                await asyncio.wait({working, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if not working.done() or (working.exception() and ended.done()):
+                    raise InvalidDriver(_describe_exit(ended.result(), spec, command))
+                return working.result()
 
-    try:
         yield guard
-    finally:
-        ended.cancel()
-        await asyncio.gather(ended, return_exceptions=True)
 
 
 async def _wait_until_listening(
@@ -141,7 +133,7 @@ async def _wait_until_listening(
         await channel.ready(patience)
     except TimeoutError:
         where = f"$CSI_ENDPOINT ({PATHS['CSI_ENDPOINT']})"
-        why = f"`{_format_command(command)}` runs, but after {patience:g} s nobody listens at {where}"
+        why = f"`{_format_command(command)}` runs, but does not listen at {where} after {patience:g} s"
         raise InvalidDriver(f"{why}{_log_excerpt(spec)}") from None
 
 
@@ -154,10 +146,10 @@ async def _facts(channel: CsiChannel, mode: str, spec: ContainerSpec, command: C
                 f"`{_format_command(command)}` does not follow CSI: {error.message}"
             ) from error
         except CallError as error:
-            said = f"`{_format_command(command)}` does not answer {method}: {error}"
+            message = f"`{_format_command(command)}` does not answer {method}: {error}"
             if error.code in (Code.UNAVAILABLE, Code.INTERNAL) and method == "GetPluginInfo":
-                said = f"`{_format_command(command)}` listens, but does not speak CSI: {error.message}"
-            raise InvalidDriver(f"{said}{_log_excerpt(spec)}") from error
+                message = f"`{_format_command(command)}` listens, but does not implement CSI: {error.message}"
+            raise InvalidDriver(f"{message}{_log_excerpt(spec)}") from error
 
     info = await ask("GetPluginInfo", v1.GetPluginInfoRequest())
     name = _check_name(info.name)
@@ -197,8 +189,8 @@ async def _of_node(facts: DiscoveredDriver, ask: Any) -> DiscoveredDriver:
 def _check_name(name: str) -> str:
     if len(name) > LONGEST_NAME or not is_subdomain(name.lower()):
         raise InvalidDriver(
-            f'the driver\'s name "{name}" is none: at most {LONGEST_NAME} letters, digits, "-" and ".", as in'
-            " my.driver.example.com"
+            f'the driver\'s name "{name}" is invalid: at most {LONGEST_NAME} letters, digits, "-" and ".",'
+            " as in my.driver.example.com"
         )
     return name
 
@@ -219,20 +211,20 @@ def _spec(command: Command, directory: str, mode: str) -> ContainerSpec:
         "POD_IP": "127.0.0.1",
     }
     own = {name: fill_variables(value, variables) for name, value in command.env.items()}
-    brought = [Mount(path, path) for path in host_paths.hidden_paths(command)]
+    hidden = [Mount(path, path) for path in host_paths.hidden_paths(command)]
     return ContainerSpec(
         id=os.path.basename(directory),
         name="driver",
         command=tuple(fill_variables(word, variables) for word in command.argv),
         env={**variables, **own},
         workdir=command.directory,
-        mounts=(*brought, *(Mount(source, target) for source, target in inside.items())),
+        mounts=(*hidden, *(Mount(source, target) for source, target in inside.items())),
         privileged=True,
         log_path=f"{directory}/log",
     )
 
 
-# --- words
+# --- messages
 
 
 def _format_command(command: Command) -> str:
@@ -248,17 +240,17 @@ def _describe_exit(state: ContainerRunState, spec: ContainerSpec, command: Comma
         if not state.message
         else f"with code {state.exit_code}: {state.message}"
     )
-    return f"`{_format_command(command)}` ended {how}, before it was asked anything{words}"
+    return f"`{_format_command(command)}` ended {how} before it was queried{words}"
 
 
 def _log_excerpt(spec: ContainerSpec) -> str:
-    """What matters of the driver's output, indented; the log's lines are `time stream F text`."""
+    """The first and last lines of the driver's output, indented; log lines are `time stream F text`."""
     text = ""
     with suppress(OSError), open(spec.log_path, errors="replace") as file:
         text = file.read()
     lines = [line.split(" ", 3)[3] for line in text.splitlines() if line.count(" ") >= 3]
     if not lines:
-        return "; it says nothing"
+        return "; it has logged nothing"
     if len(lines) > FIRST_LINES + LAST_LINES:
         lines = [*lines[:FIRST_LINES], "…", *lines[-LAST_LINES:]]
-    return "; it says:" + "".join(f"\n    {line}" for line in lines)
+    return "; its log:" + "".join(f"\n    {line}" for line in lines)

@@ -1,6 +1,6 @@
-"""A driver's file: YAML documents, one about the driver and any number of Kubernetes objects.
+"""Read a driver file: YAML documents, one that describes the driver, and any number of Kubernetes objects.
 
-The document about the driver has no `kind`. Relative paths are relative to the file.
+The document that describes the driver has no `kind`. Relative paths are relative to the file.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ OF_COMMAND = ("command", "env", "workingDir")
 
 
 def from_command(line: str, directory: str | Path = "") -> ExternalDriver:
-    """One program that is controller and node service alike. Raises BadGuest."""
+    """A driver whose program is both controller and node service. Raises InvalidDriver."""
     made = parse_driver_command(line, directory)
     return ExternalDriver(controller=made, node=made)
 
 
 def parse_driver_command(line: str, directory: str | Path = "") -> Command:
-    """Raises BadGuest."""
+    """Parse the command of a driver. Raises InvalidDriver."""
     try:
         return parse_command(line, str(Path(directory).absolute()) if directory else os.getcwd())
     except BadCommand as error:
@@ -52,7 +52,7 @@ def parse_driver_command(line: str, directory: str | Path = "") -> Command:
 
 
 def read_driver_file(path: str | Path) -> ExternalDriver:
-    """The driver of a file. Raises BadGuest, which names the file, the field and the reason."""
+    """Read a driver file. Raises InvalidDriver with the file, the field and the reason."""
     file = Path(path).expanduser().absolute()
     try:
         documents = list(yaml.load_all(file.read_text(), Loader=yaml.CSafeLoader))
@@ -61,7 +61,7 @@ def read_driver_file(path: str | Path) -> ExternalDriver:
     except yaml.YAMLError as error:
         raise InvalidDriver(f"{path} is not YAML: {error}") from error
     try:
-        return _guest([d for d in documents if d is not None], str(file.parent))
+        return _parse_driver([d for d in documents if d is not None], str(file.parent))
     except BadField as error:
         raise InvalidDriver(f"{path}: {error}") from error
 
@@ -71,15 +71,17 @@ class BadField(ValueError):
         super().__init__(f"{field}: {reason}" if field else str(reason))
 
 
-def _guest(documents: list[Any], directory: str) -> ExternalDriver:
+def _parse_driver(documents: list[Any], directory: str) -> ExternalDriver:
     for number, document in enumerate(documents, 1):
         if not isinstance(document, dict):
             raise BadField(f"document {number}", "must be a mapping")
     about = [d for d in documents if "kind" not in d]
     if len(about) != 1:
-        raise BadField("", f"one document without `kind` says how the driver is started, not {len(about)}")
-    guest = _about(about[0], directory)
-    return with_objects(guest, [read_object(d) for d in documents if "kind" in d])
+        raise BadField(
+            "", f"there must be one document without `kind`, which describes the driver, not {len(about)}"
+        )
+    external = _about(about[0], directory)
+    return with_objects(external, [read_object(d) for d in documents if "kind" in d])
 
 
 def _about(data: Mapping[str, Any], directory: str) -> ExternalDriver:
@@ -87,13 +89,15 @@ def _about(data: Mapping[str, Any], directory: str) -> ExternalDriver:
     sides: dict[str, Command | None]
     if "command" in data:
         if both := [side for side in ("controller", "node") if side in data]:
-            raise BadField(both[0], "the driver has a command for all instances already")
+            raise BadField(both[0], "the driver already has a command for all instances")
         one = _command({k: data[k] for k in OF_COMMAND if k in data}, "", directory)
         sides = {"controller": one, "node": one}
     else:
         sides = {s: _side(data[s], s, directory) if s in data else None for s in ("controller", "node")}
     if sides["node"] is None:
-        raise BadField("node" if "controller" in data else "command", "is missing: what is to be started?")
+        raise BadField(
+            "node" if "controller" in data else "command", "is missing: which program is the driver?"
+        )
     return ExternalDriver(
         controller=sides["controller"],
         node=sides["node"],
@@ -118,7 +122,7 @@ def _side(data: Any, field: str, directory: str) -> Command:
     if isinstance(data, str | list):
         data = {"command": data}
     if not isinstance(data, dict):
-        raise BadField(field, "must be a command, or a mapping with one")
+        raise BadField(field, "must be a command, or a mapping with a command")
     _only(data, OF_COMMAND, field)
     if "command" not in data:
         raise BadField(f"{field}.command", "is missing")
@@ -184,11 +188,11 @@ def _texts(data: Any, field: str) -> dict[str, str]:
 def _only(data: Mapping[str, Any], known: tuple[str, ...], field: str) -> None:
     if unknown := [name for name in data if name not in known]:
         prefix = f"{field}." if field else ""
-        raise BadField(f"{prefix}{unknown[0]}", f"is not known here; known are {', '.join(known)}")
+        raise BadField(f"{prefix}{unknown[0]}", f"is unknown; known fields are {', '.join(known)}")
 
 
 def read_object(data: dict[str, Any]) -> Resource:
-    """Raises BadField."""
+    """Convert an object of the file. Raises BadField."""
     name = (data.get("metadata") or {}).get("name", "")
     try:
         return parse_object(data)
@@ -196,17 +200,17 @@ def read_object(data: dict[str, Any]) -> Resource:
         raise BadField(f"{data.get('kind')} {name}".strip(), error) from error
 
 
-def with_objects(guest: ExternalDriver, objects: list[Resource]) -> ExternalDriver:
+def with_objects(external: ExternalDriver, objects: list[Resource]) -> ExternalDriver:
     drivers = [o for o in objects if isinstance(o, CSIDriver)]
     if len(drivers) > 1:
         raise BadField(
-            f"CSIDriver {drivers[1].name}", "there is one already, and this file is about one driver"
+            f"CSIDriver {drivers[1].name}", "there is already one, and a file describes one driver"
         )
     sorted_out = (CSIDriver, StorageClass, VolumeSnapshotClass, Secret)
     return structs.replace(
-        guest,
+        external,
         driver=drivers[0] if drivers else None,
-        name=guest.name or (drivers[0].name if drivers else ""),
+        name=external.name or (drivers[0].name if drivers else ""),
         classes=tuple(o for o in objects if isinstance(o, StorageClass)),
         snapshot_classes=tuple(o for o in objects if isinstance(o, VolumeSnapshotClass)),
         secrets=tuple(o for o in objects if isinstance(o, Secret)),

@@ -1,8 +1,8 @@
-"""What of this machine a container of a driver would not see, though its command names it.
+"""Paths of the machine that a driver's command needs, but that its container would not see.
 
-A container runs over the machine's root, with empty /tmp and /run, without the machine's secrets, such as
-home directories, and without file systems that are mounted beside the system's own. A program that lies in
-such a place is brought in by a mount.
+A container runs on the machine's root file system, with empty /tmp and /run, without secrets such as home
+directories, and without file systems other than the system's own. Needed paths in such places are mounted
+into the container.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from volplane.cluster.external_driver.model import Command
 from volplane.host.mounts import MountTable, read_table
-from volplane.node.containers.launcher.root import SECRETS, SYSTEM
+from volplane.node.containers.launcher.rootfs import SECRETS, SYSTEM
 from volplane.node.containers.launcher_client import interpreter_paths
 
 EMPTY = ("/tmp", "/var/tmp", "/run")
@@ -20,7 +20,7 @@ _SHARED_DIRECTORIES = ("/", *EMPTY, *SYSTEM, "/dev", "/proc", "/sys")
 
 
 def hidden_paths(command: Command, table: MountTable | None = None) -> tuple[str, ...]:
-    """The paths of the machine that the command needs and would not see, outer ones only."""
+    """The paths that the command needs and the container hides; only the outermost ones."""
     mounts = [e.target for e in (table or read_table())]
     wanted = [path for path in _paths_of(command) if not _is_seen(path, mounts)]
     return tuple(_outermost(dict.fromkeys(wanted)))
@@ -40,7 +40,7 @@ def _paths_of(command: Command) -> Iterator[str]:
 
 
 def _interpreter(program: str) -> str:
-    """What a script names in its first line, as it lies on this machine; nothing of a binary."""
+    """The interpreter in a script's first line, resolved; "" for a binary."""
     try:
         with open(program, "rb") as file:
             first = file.readline(512)
@@ -51,13 +51,13 @@ def _interpreter(program: str) -> str:
 
 
 def _unless_shared(path: str) -> Iterator[str]:
-    """Never all of a place where others keep things, too."""
+    """The path, unless it is a directory that is shared with others, such as /tmp."""
     if os.path.normpath(path) not in _SHARED_DIRECTORIES:
         yield os.path.normpath(path)
 
 
 def _install_directory(program: str) -> Iterator[str]:
-    """Where a program is installed: beside it may lie what it needs, as in a virtual environment."""
+    """The directory of an installed program, with the files it may need, as in a virtual environment."""
     directory = os.path.dirname(program)
     if os.path.basename(directory) == "bin":
         directory = os.path.dirname(directory)

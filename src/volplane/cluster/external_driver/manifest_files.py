@@ -1,8 +1,8 @@
-"""A driver as its author deploys it: which container of the manifests it is, and how it is started by itself.
+"""Find a driver in its own deployment manifests: which container it is, and how to start it without one.
 
-Arguments and environment of the container stay, with what an instance differs by in the place of pod fields
-and of the socket's path. Directories that are mounted for it are known under their names only inside a
-container: where an argument names one it becomes a part of `$STATE_DIR`, and one that nobody names has to be.
+Arguments and environment of the container are kept; pod fields and the path of the socket are replaced by the
+variables of an instance. The paths of mounted directories exist only inside a container: a path in an
+argument is replaced by one below `$STATE_DIR`, and a directory that no argument names is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
 REGISTRAR = "csi-node-driver-registrar"
 OF_CONTROLLER = frozenset({"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"})
 OWN_KINDS = ("CSIDriver", "StorageClass", "VolumeSnapshotClass", "VolumeAttributesClass", "Secret")
-# What is at the same place on the machine: the node's own directories, and the machine's devices.
+# Paths that are the same outside a container: directories of the kubelet and of the machine.
 SAME = ("/var/lib/kubelet", "/dev", "/sys", "/proc", "/run", "/etc", "/lib/modules", "/usr")
 _INSTANCE = {path: name for name, path in reversed(FIELDS.items())}
 _SOCKET = re.compile(r"unix:(?://)?(/[^\s,;'\"]+)|(/[^\s,;'\"=]+\.sock)\b")
@@ -33,29 +33,31 @@ Manifest = Mapping[str, Any]
 
 
 def from_manifests(things: Sequence[Manifest], images: Mapping[str, Command]) -> ExternalDriver:
-    """The driver among the objects: the container whose image is one of `images`. Raises BadGuest."""
+    """The driver in the manifests: the container whose image is one of `images`. Raises InvalidDriver."""
     known = [(pod, one) for pod in _pods(things) for one in pod["containers"]]
     found = [(pod, one) for pod, one in known if _program_for(one, images)]
     found = [(pod, one) for pod, one in found if _names_socket(one)] or found
     if not found:
-        there = ", ".join(sorted({str(one.get("image")) for _, one in known})) or "no containers at all"
-        raise InvalidDriver(f"no container has the image {' or '.join(images)} of --image; there is {there}")
+        there = ", ".join(sorted({str(one.get("image")) for _, one in known})) or "no containers"
+        raise InvalidDriver(
+            f"no container has the image {' or '.join(images)} of --image; the manifests have {there}"
+        )
     sides: dict[str, Command] = {}
     for pod, container in found:
         for side in _sides(pod):
             sides.setdefault(side, _command(pod, container, images, things))
     if "node" not in sides:
-        raise InvalidDriver(f"no pod of the manifests has the driver and a {REGISTRAR} beside it")
-    guest = ExternalDriver(controller=sides.get("controller"), node=sides["node"])
+        raise InvalidDriver(f"no pod of the manifests has the driver and a {REGISTRAR}")
+    external = ExternalDriver(controller=sides.get("controller"), node=sides["node"])
     try:
         own = [read_object(dict(thing)) for thing in things if thing["kind"] in OWN_KINDS]
-        return with_objects(guest, _ours(own, things))
+        return with_objects(external, _ours(own, things))
     except BadField as error:
         raise InvalidDriver(str(error)) from error
 
 
 def _ours(objects: list[Resource], things: Sequence[Manifest]) -> list[Resource]:
-    """With several drivers' classes in one directory: those of this one."""
+    """The classes of this driver, if the manifests have several drivers."""
     names = {_name(thing) for thing in things if thing["kind"] == "CSIDriver"}
     return [o for o in objects if not names or getattr(o, "provisioner", None) in (None, *names)]
 
@@ -116,7 +118,7 @@ def _command(
 
 
 def _environment(container: Manifest, things: Sequence[Manifest]) -> dict[str, str]:
-    """Raises BadGuest."""
+    """The environment of the container. Raises InvalidDriver."""
     who = f"container {container.get('name', '')}"
     known: dict[str, str] = {}
     for source in container.get("envFrom") or ():
@@ -132,13 +134,13 @@ def _environment(container: Manifest, things: Sequence[Manifest]) -> dict[str, s
             known[name] = _literal(value)
         elif not any((one or {}).get("optional") for one in given.values()):
             raise InvalidDriver(
-                f"{who}: where {name} comes from is not known here: {_describe_source(given)}"
+                f"{who}: the source of {name} is not in the manifests: {_describe_source(given)}"
             )
     return known
 
 
 def _read_env_from(who: str, source: Manifest, things: Sequence[Manifest]) -> dict[str, str]:
-    """Of `envFrom`: all that a ConfigMap or a Secret has. Raises BadGuest."""
+    """The variables of an `envFrom` ConfigMap or Secret. Raises InvalidDriver."""
     field, kind = ("secretRef", "Secret") if "secretRef" in source else ("configMapRef", "ConfigMap")
     wanted, prefix = source.get(field) or {}, source.get("prefix") or ""
     values = _values(kind, wanted, things)
@@ -164,7 +166,7 @@ def _resolve_reference(source: Manifest, things: Sequence[Manifest]) -> str | No
 
 
 def _values(kind: str, wanted: Manifest, things: Sequence[Manifest]) -> dict[str, str] | None:
-    """Of a ConfigMap or a Secret among the objects. Raises BadGuest."""
+    """The values of a ConfigMap or Secret in the manifests. Raises InvalidDriver."""
     for thing in things:
         if thing["kind"] != kind or _name(thing) != wanted.get("name"):
             continue
@@ -184,7 +186,7 @@ def _decode_secret(secret: str, key: str, value: str) -> str:
 
 
 def _expand(text: str, known: Mapping[str, str]) -> str:
-    """`$(NAME)` as the kubelet fills it in; every other dollar is one."""
+    """Expand `$(NAME)` like the kubelet; every other dollar sign is literal."""
     made, end = "", 0
     for match in _REFERENCE.finditer(text):
         made += text[end : match.start()].replace("$", "$$")
@@ -200,11 +202,11 @@ def _socket(container: Manifest, texts: Sequence[str]) -> dict[str, str]:
             return {match[1] or match[2]: "${CSI_SOCKET}"}
     if any("${CSI_SOCKET}" in text or "${CSI_ENDPOINT}" in text for text in texts):
         return {}
-    raise InvalidDriver(f"container {container['name']}: no argument and no variable of it names its socket")
+    raise InvalidDriver(f"container {container['name']}: no argument or variable has the path of its socket")
 
 
 def _directories(pod: Manifest, container: Manifest, texts: Sequence[str]) -> dict[str, str]:
-    """What is mounted for the driver, as it is called outside of a container."""
+    """Replacements for the paths of the driver's mounted directories."""
     sockets = {posixpath.dirname(match[1] or match[2]) for t in texts for match in _SOCKET.finditer(t)}
     volumes = {volume["name"]: volume for volume in pod.get("volumes") or ()}
     made, unnamed = {}, []
@@ -219,8 +221,8 @@ def _directories(pod: Manifest, container: Manifest, texts: Sequence[str]) -> di
             unnamed.append(path)
     if unnamed and not any("${STATE_DIR}" in text or "${SHARED_DIR}" in text for text in texts):
         raise InvalidDriver(
-            f"container {container['name']}: {unnamed[0]} is mounted for it, and no argument says so. Outside"
-            " of a container it is somewhere else: say where, as in --image"
+            f"container {container['name']}: {unnamed[0]} is mounted, but no argument names it. Outside a"
+            " container the path is different: pass it to the driver, as in --image"
             f" '{container['image']}=mydriver --state-dir=$STATE_DIR'"
         )
     return made

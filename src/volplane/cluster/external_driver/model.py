@@ -1,4 +1,4 @@
-"""What is known of a driver that was brought: how to start it, what it says of itself, how it is laid out."""
+"""A user's driver: how to start it, its capabilities, and how it is deployed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ SIDECARS = ("provisioner", "attacher", "resizer", "snapshotter", "registrar", "l
 
 
 class InvalidDriver(CannotStart):
-    """A driver that cannot be run as it is described; says which part of it, and why."""
+    """A driver cannot be run as described; the message says which part, and why."""
 
 
 class DeploymentShape(StrEnum):
     """Where instances of a driver run."""
 
-    AUTO = "auto"  # by what the driver says of itself
-    CENTRAL = "central"  # one controller for all, a node service on every node
-    PER_NODE = "per-node"  # on every node one instance that is both, and looks after its own volumes
-    ONE_NODE = "one-node"  # one instance that is both, on the first node
+    AUTO = "auto"  # from the driver's capabilities
+    CENTRAL = "central"  # one controller, and a node service on every node
+    PER_NODE = "per-node"  # on every node one instance with both services, for its own volumes
+    ONE_NODE = "one-node"  # one instance with both services, on the first node
 
 
 class Command(Struct, frozen=True):
-    """How to start an instance. `$CSI_ENDPOINT` and its like stand for what differs between instances."""
+    """How to start an instance. Variables such as `$CSI_ENDPOINT` differ between instances."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = {}
@@ -39,34 +39,34 @@ class Command(Struct, frozen=True):
 class ExternalDriver(Struct, frozen=True, kw_only=True):
     controller: Command | None = None
     node: Command | None = None
-    name: str = ""  # the CSI plugin's name; "" until it was asked
+    name: str = ""  # name of the CSI plugin; "" until discovered
     driver: CSIDriver | None = None
     classes: tuple[StorageClass, ...] = ()
     snapshot_classes: tuple[Resource, ...] = ()
     secrets: tuple[Secret, ...] = ()
-    objects: tuple[Resource, ...] = ()  # whatever else the file brings
+    objects: tuple[Resource, ...] = ()  # other objects of the file
     shape: DeploymentShape = DeploymentShape.AUTO
-    sidecars: Mapping[str, tuple[str, ...]] = {}  # more flags, by sidecar
-    images: Mapping[str, Command] = {}  # programs in the place of images, for `objects`
+    sidecars: Mapping[str, tuple[str, ...]] = {}  # additional flags by sidecar
+    images: Mapping[str, Command] = {}  # programs that replace images of `objects`
 
     @property
     def is_single_program(self) -> bool:
-        """One program is controller and node service alike."""
+        """Whether one program is both controller and node service."""
         return self.controller == self.node
 
 
 class DiscoveredDriver(Struct, frozen=True, kw_only=True):
-    """The driver's own answers."""
+    """The answers of a driver to identity and capability calls."""
 
     name: str
     version: str = ""
-    plugin: frozenset[str] = frozenset()  # capabilities, by the protocol's names
+    plugin: frozenset[str] = frozenset()  # capabilities, by their names in CSI
     expansion: frozenset[str] = frozenset()  # ONLINE or OFFLINE
     controller: frozenset[str] = frozenset()
     node: frozenset[str] = frozenset()
-    node_id: str = ""  # as it called the node that it was asked on
-    topology: Mapping[str, str] = {}  # the segments of that node
-    asked_as: str = ""  # the $NODE_ID it was asked with
+    node_id: str = ""  # node_id of NodeGetInfo
+    topology: Mapping[str, str] = {}  # topology segments of that node
+    asked_as: str = ""  # the $NODE_ID it was started with
     max_volumes: int = 0
 
     @property
@@ -83,7 +83,7 @@ class DiscoveredDriver(Struct, frozen=True, kw_only=True):
 
     @property
     def expands_on_nodes(self) -> bool:
-        """Growing is the nodes' business alone: no controller has to be asked."""
+        """Whether only nodes expand volumes, without a controller call."""
         return "EXPAND_VOLUME" in self.node and "EXPAND_VOLUME" not in self.controller
 
     @property
@@ -92,7 +92,7 @@ class DiscoveredDriver(Struct, frozen=True, kw_only=True):
 
     @property
     def groups(self) -> bool:
-        """Snapshots of several volumes at once."""
+        """Whether it supports group snapshots."""
         return "GROUP_CONTROLLER_SERVICE" in self.plugin
 
     @property
@@ -101,28 +101,28 @@ class DiscoveredDriver(Struct, frozen=True, kw_only=True):
 
     @property
     def has_topology(self) -> bool:
-        """Volumes are not reachable from everywhere."""
+        """Whether volumes are reachable only from some nodes."""
         return "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self.plugin and bool(self.topology)
 
     @property
     def is_local(self) -> bool:
-        """A volume can be used on one node only: the node itself is a segment of the topology."""
+        """Whether a volume is usable on one node only: the node itself is a topology segment."""
         me = {self.asked_as, self.node_id} - {""}
         return self.has_topology and any(value in me for value in self.topology.values())
 
 
-def resolve_shape(guest: ExternalDriver, facts: DiscoveredDriver) -> DeploymentShape:
-    """Where the instances run, if the author has not said. Raises BadGuest."""
-    if guest.shape is DeploymentShape.PER_NODE and facts.attaches:
+def resolve_shape(external: ExternalDriver, facts: DiscoveredDriver) -> DeploymentShape:
+    """Where instances run; derived unless given. Raises InvalidDriver."""
+    if external.shape is DeploymentShape.PER_NODE and facts.attaches:
         raise InvalidDriver(
-            f"deployment: per-node is not for {facts.name}, which attaches (PUBLISH_UNPUBLISH_VOLUME):"
-            f" an attacher asks one controller for all of them; {DeploymentShape.ONE_NODE} has one"
+            f"deployment: per-node is not possible for {facts.name}, which attaches volumes"
+            f" (PUBLISH_UNPUBLISH_VOLUME): an attacher needs one controller; use {DeploymentShape.ONE_NODE}"
         )
-    if guest.shape is not DeploymentShape.AUTO:
-        return guest.shape
-    if not (facts.is_local and guest.is_single_program):
+    if external.shape is not DeploymentShape.AUTO:
+        return external.shape
+    if not (facts.is_local and external.is_single_program):
         return DeploymentShape.CENTRAL
-    # Attacher and resizer ask one controller for all volumes. A driver whose volumes are known only on their
-    # own node can be asked by them where all of its volumes are on one.
+    # Attacher and resizer call one controller for all volumes. With a driver that knows only the volumes of
+    # its own node, this works if all volumes are on one node.
     asked = facts.attaches or (facts.expands and not facts.expands_on_nodes)
     return DeploymentShape.ONE_NODE if asked else DeploymentShape.PER_NODE

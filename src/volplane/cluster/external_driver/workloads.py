@@ -1,7 +1,7 @@
-"""How a driver that was brought is deployed: the objects that an author would write by hand.
+"""The manifests of a user's driver: the objects that its author would otherwise write by hand.
 
-A driver and the sidecars that its capabilities call for share a pod and a socket. The subtle thing is the
-state: `$STATE_DIR` is a directory of its node, `$SHARED_DIR` one that all nodes see, as if a network had it.
+A driver and the sidecars that its capabilities need share a pod and a socket. `$STATE_DIR` is a directory of
+the node, `$SHARED_DIR` one that all nodes share, like a network file system.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from typing import Any
 
 from msgspec import structs
 
+from volplane.api.annotations import (
+    DEFAULT_CLASS_ANNOTATION,
+    DEFAULT_GROUP_SNAPSHOT_CLASS_ANNOTATION,
+    DEFAULT_SNAPSHOT_CLASS_ANNOTATION,
+)
 from volplane.api.core import Secret
+from volplane.api.labels import HOSTNAME_LABEL
 from volplane.api.meta import Resource
 from volplane.api.names import sanitize_driver
 from volplane.api.snapshot import VolumeGroupSnapshotClass
@@ -30,10 +36,7 @@ from volplane.cluster.sidecar_roles import bind_leases, bind_sidecar
 
 KUBELET = "/var/lib/kubelet"
 FIRST_NODE = "worker-1"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-DEFAULT_SNAPSHOT_CLASS = "snapshot.storage.kubernetes.io/is-default-class"
-DEFAULT_GROUP_CLASS = "groupsnapshot.storage.kubernetes.io/is-default-class"
-HEALTH = 9808  # upstream's default; where several nodes of a machine want it, each finds its own
+HEALTH = 9808  # upstream's default; nodes on one machine use different ports if it is taken
 LIVENESS = {
     "httpGet": {"path": "/healthz", "port": HEALTH},
     "initialDelaySeconds": 10,
@@ -41,55 +44,55 @@ LIVENESS = {
     "periodSeconds": 10,
     "failureThreshold": 5,
 }
-GRACE = 5  # seconds for a driver that is asked to end
+GRACE = 5  # seconds for a driver to stop
 Manifest = dict[str, Any]
 
 
 def build_manifests(
-    guest: ExternalDriver,
+    external: ExternalDriver,
     facts: DiscoveredDriver,
     *,
     shared: str = "",
     default: bool = True,
     node: str = FIRST_NODE,
 ) -> list[Resource]:
-    """Everything that the driver needs in a cluster, in the order to create it.
+    """All objects that the driver needs, in the order to create them.
 
-    `shared` is the directory behind $SHARED_DIR; `default`: its class serves claims that name none; `node` is
-    where a driver runs that has one node only.
+    `shared`: the directory of $SHARED_DIR; `default`: make its class the default class; `node`: where a
+    driver with the shape one-node runs.
     """
-    where = resolve_shape(guest, facts)
+    where = resolve_shape(external, facts)
     namespace = namespace_of(facts)
     things: list[Manifest] = [
         _manifest("v1", "Namespace", namespace),
         _manifest("v1", "ServiceAccount", "driver", namespace),
     ]
-    sidecars = sorted(_sidecars(guest, facts, where))
+    sidecars = sorted(_sidecars(external, facts, where))
     things += [bind_sidecar(f"{namespace}-{name}", namespace, "driver", name) for name in sidecars]
     if sidecars:
         things.append(bind_leases("driver-leases", namespace, "driver"))
     made = [parse_object(thing) for thing in things]
-    made += [_in(namespace, secret) for secret in guest.secrets]
-    made.append(guest.driver or parse_object(_driver(facts)))
-    made += _classes(guest, facts, where, default=default, node=node)
-    made += guest.objects
+    made += [_in(namespace, secret) for secret in external.secrets]
+    made.append(external.driver or parse_object(_driver(facts)))
+    made += _classes(external, facts, where, default=default, node=node)
+    made += external.objects
     layout = _WorkloadBuilder(
-        guest, facts, where, namespace, shared or f"{KUBELET}/csi-shared/{facts.name}", node
+        external, facts, where, namespace, shared or f"{KUBELET}/csi-shared/{facts.name}", node
     )
     made += [parse_object(thing) for thing in layout.workloads()]
     return made
 
 
 def expected_driver(
-    guest: ExternalDriver, facts: DiscoveredDriver, nodes: Sequence[str], *, node: str = FIRST_NODE
+    external: ExternalDriver, facts: DiscoveredDriver, nodes: Sequence[str], *, node: str = FIRST_NODE
 ) -> ExpectedDriver:
-    """What is to be seen when it is ready to work."""
-    where = resolve_shape(guest, facts)
+    """What to wait for until the driver is ready."""
+    where = resolve_shape(external, facts)
     namespace = namespace_of(facts)
     controller = WorkloadRef("Deployment", namespace, "controller")
     if where is DeploymentShape.ONE_NODE:
         return ExpectedDriver(facts.name, (node,), WorkloadRef("StatefulSet", namespace, "driver"))
-    central = where is DeploymentShape.CENTRAL and _has_controller(guest, facts)
+    central = where is DeploymentShape.CENTRAL and _has_controller(external, facts)
     return ExpectedDriver(facts.name, tuple(nodes), controller if central else None)
 
 
@@ -97,8 +100,8 @@ def namespace_of(facts: DiscoveredDriver) -> str:
     return sanitize_driver(facts.name.lower()).strip("-")
 
 
-def _has_controller(guest: ExternalDriver, facts: DiscoveredDriver) -> bool:
-    return guest.controller is not None and "CONTROLLER_SERVICE" in facts.plugin
+def _has_controller(external: ExternalDriver, facts: DiscoveredDriver) -> bool:
+    return external.controller is not None and "CONTROLLER_SERVICE" in facts.plugin
 
 
 def _in(namespace: str, secret: Secret) -> Secret:
@@ -107,15 +110,15 @@ def _in(namespace: str, secret: Secret) -> Secret:
     return structs.replace(secret, metadata=structs.replace(secret.metadata, namespace=namespace))
 
 
-# --- what the API must know of it
+# --- CSIDriver and classes
 
 
 def _driver(facts: DiscoveredDriver) -> Manifest:
     node_only = "CONTROLLER_SERVICE" not in facts.plugin
     spec: Manifest = {
         "attachRequired": facts.attaches,
-        "podInfoOnMount": node_only,  # an inline volume is known by its pod alone
-        # A driver that sets the group itself says so by a capability, and then nobody else does.
+        "podInfoOnMount": node_only,  # an inline volume is identified by its pod
+        # A driver that applies fsGroup itself has VOLUME_MOUNT_GROUP, and then the kubelet does not.
         "fsGroupPolicy": "File",
         "volumeLifecycleModes": ["Persistent", "Ephemeral"] if node_only else ["Persistent"],
         "storageCapacity": _publishes_capacity(facts),
@@ -124,25 +127,25 @@ def _driver(facts: DiscoveredDriver) -> Manifest:
 
 
 def _publishes_capacity(facts: DiscoveredDriver) -> bool:
-    """Room matters to the scheduler only where places differ."""
+    """The scheduler needs capacity only if volumes are bound to a topology."""
     return facts.provisions and facts.has_topology and "GET_CAPACITY" in facts.controller
 
 
 def _classes(
-    guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, node: str
+    external: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, node: str
 ) -> list[Resource]:
-    made: list[Resource] = list(guest.classes)
-    if not guest.classes and facts.provisions:
+    made: list[Resource] = list(external.classes)
+    if not external.classes and facts.provisions:
         made.append(parse_object(_class(facts, where, default=default, node=node)))
-    made += guest.snapshot_classes
-    if not guest.snapshot_classes and facts.snapshots:
-        marked = {"annotations": {DEFAULT_SNAPSHOT_CLASS: "true"}}
+    made += external.snapshot_classes
+    if not external.snapshot_classes and facts.snapshots:
+        marked = {"annotations": {DEFAULT_SNAPSHOT_CLASS_ANNOTATION: "true"}}
         thing = _manifest("snapshot.storage.k8s.io/v1", "VolumeSnapshotClass", facts.name)
         thing["metadata"] |= marked
         made.append(parse_object(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
-    if facts.groups and not any(isinstance(own, VolumeGroupSnapshotClass) for own in guest.objects):
+    if facts.groups and not any(isinstance(own, VolumeGroupSnapshotClass) for own in external.objects):
         thing = _manifest("groupsnapshot.storage.k8s.io/v1beta2", "VolumeGroupSnapshotClass", facts.name)
-        thing["metadata"]["annotations"] = {DEFAULT_GROUP_CLASS: "true"}
+        thing["metadata"]["annotations"] = {DEFAULT_GROUP_SNAPSHOT_CLASS_ANNOTATION: "true"}
         made.append(parse_object(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
     return made
 
@@ -150,7 +153,7 @@ def _classes(
 def _class(facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, node: str) -> Manifest:
     thing = _manifest("storage.k8s.io/v1", "StorageClass", facts.name)
     if default:
-        thing["metadata"]["annotations"] = {DEFAULT_CLASS: "true"}
+        thing["metadata"]["annotations"] = {DEFAULT_CLASS_ANNOTATION: "true"}
     thing |= {
         "provisioner": facts.name,
         "reclaimPolicy": "Delete",
@@ -159,22 +162,24 @@ def _class(facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, no
         and (where is not DeploymentShape.PER_NODE or facts.expands_on_nodes),
     }
     if where is DeploymentShape.ONE_NODE and facts.has_topology:
-        # Pods go where the driver is: no other node has its topology.
+        # Pods must run where the driver is: no other node has its topology.
         me = {facts.asked_as, facts.node_id} - {""}
         keys = [key for key, value in facts.topology.items() if value in me]
         terms = [{"key": key, "values": [node]} for key in keys]
         if terms:
             thing["allowedTopologies"] = [{"matchLabelExpressions": terms}]
-        else:  # where its node is, the volume itself must tell
+        else:  # the node is known only from the volume's topology
             thing["volumeBindingMode"] = "Immediate"
     return thing
 
 
-# --- the pods
+# --- workloads
 
 
-def _sidecars(guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape) -> dict[str, list[str]]:
-    """The sidecars that the driver's capabilities and its CSIDriver call for, with their flags."""
+def _sidecars(
+    external: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape
+) -> dict[str, list[str]]:
+    """The sidecars that the driver's capabilities and its CSIDriver need, with their flags."""
     each = where is DeploymentShape.PER_NODE
     made: dict[str, list[str]] = {}
     if facts.provisions:
@@ -184,12 +189,12 @@ def _sidecars(guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentS
         if _publishes_capacity(facts):
             level = 2 if where is DeploymentShape.CENTRAL else 1
             made["provisioner"] += ["--enable-capacity", f"--capacity-ownerref-level={level}"]
-    # Who says that volumes are attached and attaches none still needs somebody who notes it. Such a one asks
-    # nobody either.
-    if facts.attaches or _notes_attachments(guest):
+    # With attachRequired, a driver without ControllerPublishVolume still needs an attacher, which then marks
+    # volumes as attached without a call.
+    if facts.attaches or _notes_attachments(external):
         made["attacher"] = ["--timeout=60s", *(["--leader-election"] if each else [])]
-    # A resizer asks one controller for all volumes: it cannot look after those of its node alone. Where nodes
-    # grow them by themselves it asks nobody, and any one of them may lead.
+    # A resizer calls one controller for all volumes: it cannot serve the volumes of one node only. If only
+    # nodes expand volumes, it makes no calls, and any replica may lead.
     if facts.expands_on_nodes or ((facts.expands or facts.modifies) and not each):
         made["resizer"] = ["--timeout=60s", *(["--leader-election"] if facts.expands_on_nodes else [])]
     if facts.snapshots:
@@ -199,21 +204,21 @@ def _sidecars(guest: ExternalDriver, facts: DiscoveredDriver, where: DeploymentS
     return made
 
 
-def _notes_attachments(guest: ExternalDriver) -> bool:
-    return guest.driver is not None and guest.driver.spec.attach_required is not False
+def _notes_attachments(external: ExternalDriver) -> bool:
+    return external.driver is not None and external.driver.spec.attach_required is not False
 
 
 class _WorkloadBuilder:
     def __init__(
         self,
-        guest: ExternalDriver,
+        external: ExternalDriver,
         facts: DiscoveredDriver,
         where: DeploymentShape,
         namespace: str,
         shared: str,
         node: str,
     ) -> None:
-        self.guest, self.facts, self.where = guest, facts, where
+        self.external, self.facts, self.where = external, facts, where
         self.namespace, self.shared, self.node = namespace, shared, node
 
     def workloads(self) -> list[Manifest]:
@@ -221,40 +226,40 @@ class _WorkloadBuilder:
             return [self._one_node()]
         each = self.where is DeploymentShape.PER_NODE
         found = [self._every_node(sidecars=each)]
-        if not each and _has_controller(self.guest, self.facts):
+        if not each and _has_controller(self.external, self.facts):
             found.insert(0, self._controller())
         return found
 
     def _controller(self) -> Manifest:
-        assert self.guest.controller is not None
+        assert self.external.controller is not None
         beside = [*self._sidecar_containers(self._controller_sidecars()), self._liveness()]
-        containers = [self._driver(self.guest.controller, "controller"), *beside]
-        spec = self._pod(containers, self.guest.controller, {"emptyDir": {}})
+        containers = [self._driver(self.external.controller, "controller"), *beside]
+        spec = self._pod(containers, self.external.controller, {"emptyDir": {}})
         return self._workload(
             "Deployment", "controller", spec, {"replicas": 1, "strategy": {"type": "Recreate"}}
         )
 
     def _every_node(self, *, sidecars: bool) -> Manifest:
-        assert self.guest.node is not None
-        everything = frozenset(_sidecars(self.guest, self.facts, self.where))
+        assert self.external.node is not None
+        everything = frozenset(_sidecars(self.external, self.facts, self.where))
         beside = self._sidecar_containers(
             everything if sidecars else everything - self._controller_sidecars()
         )
         mode = "all" if sidecars else "node"
-        containers = [self._driver(self.guest.node, mode), self._registrar(), *beside, self._liveness()]
-        spec = self._pod(containers, self.guest.node, self._plugin())
+        containers = [self._driver(self.external.node, mode), self._registrar(), *beside, self._liveness()]
+        spec = self._pod(containers, self.external.node, self._plugin())
         return self._workload("DaemonSet", "node", spec, {})
 
     def _one_node(self) -> Manifest:
-        assert self.guest.node is not None
+        assert self.external.node is not None
         beside = [
             self._registrar(),
-            *self._sidecar_containers(_sidecars(self.guest, self.facts, self.where)),
+            *self._sidecar_containers(_sidecars(self.external, self.facts, self.where)),
             self._liveness(),
         ]
-        containers = [self._driver(self.guest.node, "all"), *beside]
-        spec = self._pod(containers, self.guest.node, self._plugin())
-        spec["nodeSelector"] = {"kubernetes.io/hostname": self.node}
+        containers = [self._driver(self.external.node, "all"), *beside]
+        spec = self._pod(containers, self.external.node, self._plugin())
+        spec["nodeSelector"] = {HOSTNAME_LABEL: self.node}
         return self._workload("StatefulSet", "driver", spec, {"replicas": 1, "serviceName": "driver"})
 
     def _workload(self, kind: str, name: str, pod: Manifest, more: Manifest) -> Manifest:
@@ -276,8 +281,8 @@ class _WorkloadBuilder:
             _directory("state", f"{KUBELET}/csi-data/{self.facts.name}"),
             _directory("shared", self.shared),
         ]
-        brought = host_paths.hidden_paths(command)
-        volumes += [{"name": f"path-{n}", "hostPath": {"path": path}} for n, path in enumerate(brought)]
+        hidden = host_paths.hidden_paths(command)
+        volumes += [{"name": f"path-{n}", "hostPath": {"path": path}} for n, path in enumerate(hidden)]
         return {
             "serviceAccountName": "driver",
             "hostNetwork": True,
@@ -302,8 +307,8 @@ class _WorkloadBuilder:
             {"name": "state", "mountPath": STATE},
             {"name": "shared", "mountPath": SHARED},
         ]
-        brought = host_paths.hidden_paths(command)
-        mounts += [{"name": f"path-{n}", "mountPath": path} for n, path in enumerate(brought)]
+        hidden = host_paths.hidden_paths(command)
+        mounts += [{"name": f"path-{n}", "mountPath": path} for n, path in enumerate(hidden)]
         return {
             "name": "driver",
             "image": f"localhost/{self.facts.name.lower()}",
@@ -329,12 +334,12 @@ class _WorkloadBuilder:
         return self._sidecar("liveness-probe", "volplane/livenessprobe", "liveness", flags)
 
     def _controller_sidecars(self) -> frozenset[str]:
-        """Those that ask the controller. That its nodes grow volumes only the node service can tell."""
-        apart = self.facts.expands_on_nodes and not self.guest.is_single_program
-        return frozenset(_sidecars(self.guest, self.facts, self.where)) - ({"resizer"} if apart else set())
+        """The sidecars next to the controller. Only the node service reports that nodes expand volumes."""
+        apart = self.facts.expands_on_nodes and not self.external.is_single_program
+        return frozenset(_sidecars(self.external, self.facts, self.where)) - ({"resizer"} if apart else set())
 
     def _sidecar_containers(self, wanted: Collection[str]) -> list[Manifest]:
-        found = {n: f for n, f in _sidecars(self.guest, self.facts, self.where).items() if n in wanted}
+        found = {n: f for n, f in _sidecars(self.external, self.facts, self.where).items() if n in wanted}
         return [self._sidecar(f"csi-{n}", f"volplane/csi-{n}", n, flags) for n, flags in found.items()]
 
     def _sidecar(self, name: str, image: str, role: str, flags: list[str]) -> Manifest:
@@ -346,7 +351,7 @@ class _WorkloadBuilder:
         return {
             "name": name,
             "image": image,
-            "args": [f"--csi-address={SOCKET}", *flags, *self.guest.sidecars.get(role, ())],
+            "args": [f"--csi-address={SOCKET}", *flags, *self.external.sidecars.get(role, ())],
             "env": [_from_field(name, path) for name, path in fields.items()],
             "volumeMounts": [{"name": "socket", "mountPath": "/csi"}],
         }

@@ -1,1 +1,1 @@
-"""Attach/detach: a volume is attached where pods need it, and nowhere else."""
+"""Attach/detach: attach volumes to the nodes whose pods use them, and detach them elsewhere."""

@@ -1,6 +1,6 @@
-"""One key per volume: its unique name, as node status carries it.
+"""The attach/detach controller. A key is a volume, by its unique name as in node status.
 
-Every change of a pod, claim, volume, attachment, node or driver wakes the volumes it is about. Only this
+Every change of a pod, claim, volume, attachment, node or driver wakes the volumes that it is about. Only this
 process knows when it first saw something (the timers of the plan) and which failures it has reported; all of
 that may be lost.
 """
@@ -16,6 +16,7 @@ from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec
 from volplane.base import clock, metrics, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.facts import (
@@ -35,10 +36,10 @@ from volplane.controllers.attachdetach.facts import (
 from volplane.controllers.attachdetach.memory import AttachDetachMemory
 from volplane.controllers.attachdetach.volumes_attached import VolumesAttached
 from volplane.loops.controller import Controller, RetryableError
-from volplane.loops.queue import Backoff
 from volplane.rules import access, pods, taints
 from volplane.rules.binding import claim_key, is_pair
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
             and old is not new
             and relevant_pod_fields(old) == relevant_pod_fields(new)
         ):
-            return  # most updates of a running pod do not concern its volumes
+            return  # most updates of a running pod do not affect its volumes
         for key in pods.claim_keys(pod):
             yield from self._of_claim(key)
 
@@ -120,7 +121,7 @@ class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
             yield from self._of_volume(volume)
 
     def _of_volume(self, volume: PersistentVolume) -> Iterator[str]:
-        """Only volumes that a pod uses, that are attached somewhere, or that the memory knows."""
+        """Only volumes that a pod uses, that are attached, or that the memory knows."""
         used = self.users[claim_key(volume)] or self.by_volume[volume.name]
         for name in unique_name(volume):
             if used or name in self.listing or name in self.memory:
@@ -163,7 +164,9 @@ class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
         for attachment in self.by_node[node.name]:
             yield from self.keys_of_attachment(None, attachment)
         if old is None or (new is not None and is_managed(old) != is_managed(new)):
-            for pod in self.pods_on[node.name]:  # a node that is managed from now on: all that its pods use
+            for pod in self.pods_on[
+                node.name
+            ]:  # the node is managed from now on: wake all volumes of its pods
                 yield from self.keys_of_pod(None, pod)
 
     def keys_of_driver(self, old: CSIDriver | None, new: CSIDriver | None) -> Iterator[str]:
@@ -180,7 +183,7 @@ class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
     # --- what the caches show
 
     def view(self, key: str) -> p.AttachDetachView:
-        volumes = self.by_name[key]  # mostly one; two may stand for the same disk
+        volumes = self.by_name[key]  # mostly one; two PersistentVolumes may refer to the same disk
         volume = volumes[0] if volumes else None
         source = volume.spec.csi if volume is not None else None
         driver, handle = (source.driver, source.volume_handle) if source else split(key) or ("", "")
@@ -224,7 +227,7 @@ class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
         paired = claim is not None and is_pair(claim, volume)
         for pod in self.users[claim_key(volume)]:
             node = pod.spec.node_name
-            # Where it is attached already, a pod keeps it even if claim, volume or node object went away.
+            # Where it is attached already, it stays wanted even if its claim, volume or node object is gone.
             if (
                 not node
                 or pods.has_released_volumes(pod)
@@ -260,8 +263,10 @@ class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
         node = self.volumes_attached.newest(name)
         if node is None:
             last = self.memory.last_in_use(name)
-            gone = last is not None and not self.wait_for_deleted_nodes  # we saw it deleted: that was meant
-            # Of a node that this process never saw the worst is assumed.
+            gone = (
+                last is not None and not self.wait_for_deleted_nodes
+            )  # seen to be deleted, so the deletion was intended
+            # A node that this process never saw may still use the volume.
             return p.NodeFacts(ready=False, gone=gone, in_use=last is None or key in last)
         return p.NodeFacts(
             ready=taints.is_ready(node),
@@ -333,14 +338,15 @@ class AttachDetach(Controller[str, p.AttachDetachView, p.Step]):
             forced_detaches.labels(step.forced).inc()
 
     def _report_failure(self, key: str, view: p.AttachDetachView, node: str, error: str) -> None:
-        """Record the failure on the pods, then not again before a pause that doubles."""
+        """Record the failure on the pods, at most once per backoff."""
         due = self.memory.failure_due(key, node)
         if clock.now() >= due - p.TIMER_TOLERANCE:
             self._record_on_pods(
                 view, node, "Warning", "FailedAttachVolume", p.failure_message(view.title, error)
             )
             due = self.memory.note_failure(key, node, self.backoff)
-        self.queue.later(key, due - clock.now(), error)
+        wait = Wait(WaitReason.ATTACH_FAILED, WaitData(node=node), due - clock.now(), message=error)
+        self.queue.later(key, wait)
 
     def _record_on_pods(
         self, view: p.AttachDetachView, node: str, type: str, reason: str, message: str

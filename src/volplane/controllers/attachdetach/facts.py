@@ -1,19 +1,19 @@
-"""What of an object matters to attaching; the functions that return lists are index functions."""
+"""The fields and names that attaching depends on; functions that return lists are index functions."""
 
 from __future__ import annotations
 
 from volplane.api import names
+from volplane.api.annotations import CONTROLLER_MANAGED_ATTACH_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import VolumeAttachment
 from volplane.rules import pods, taints
 from volplane.rules.binding import claim_key
 
-MANAGED = "volumes.kubernetes.io/controller-managed-attach-detach"
 CSI = "kubernetes.io/csi/"
 
 
 def unique_name(volume: PersistentVolume) -> list[str]:
-    """Only CSI volumes are attached from here."""
+    """The unique name of a CSI volume; other volumes are not attached."""
     source = volume.spec.csi
     return [names.csi_volume_name(source.driver, source.volume_handle)] if source is not None else []
 
@@ -40,7 +40,7 @@ def listed_volumes(node: Node) -> list[str]:
 
 
 def split(volume: str) -> tuple[str, str] | None:
-    """Driver and handle of a unique name; None where that is ambiguous."""
+    """Driver and handle of a unique name; None if that is ambiguous."""
     driver, separator, handle = volume.removeprefix(CSI).partition("^")
     return (driver, handle) if volume.startswith(CSI) and separator and "^" not in handle else None
 
@@ -50,7 +50,7 @@ def node_of(pod: Pod) -> list[str]:
 
 
 def is_managed(node: Node) -> bool:
-    return MANAGED in node.metadata.annotations
+    return CONTROLLER_MANAGED_ATTACH_ANNOTATION in node.metadata.annotations
 
 
 def relevant_pod_fields(pod: Pod) -> tuple[str, bool]:

@@ -1,14 +1,14 @@
-"""What only the running attach/detach controller knows: timers, reported failures, nodes that were deleted.
+"""What only the running attach/detach controller knows: timers, reported failures, deleted nodes.
 
-A node that is deleted takes its `volumesInUse` with it, so its last one is remembered here.
+A deleted node takes its `volumesInUse` with it, so the last one is kept here.
 """
 
 from __future__ import annotations
 
 from volplane.api.core import Node
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.controllers.attachdetach.plan import AttachDetachView
-from volplane.loops.queue import Backoff
 
 Timer = tuple[str, str]  # a node, and `unwanted`, `attach` or `detach`
 
@@ -17,7 +17,7 @@ class AttachDetachMemory:
     def __init__(self) -> None:
         self._since: dict[str, dict[Timer, float]] = {}  # volume → timer → loop time
         self._failures: dict[str, dict[str, tuple[int, float]]] = {}  # volume → node → how often, next due
-        self._conflicts: dict[str, set[str]] = {}  # volume → nodes whose pods were told
+        self._conflicts: dict[str, set[str]] = {}  # volume → nodes whose pods got the Multi-Attach event
         self._last_in_use: dict[str, frozenset[str]] = {}  # deleted node → its volumes
 
     def __contains__(self, volume: str) -> bool:
@@ -31,13 +31,13 @@ class AttachDetachMemory:
             self._last_in_use[old.name] = frozenset(old.status.volumes_in_use)
 
     def last_in_use(self, node: str) -> frozenset[str] | None:
-        """What a deleted node used last; None if this process did not see it deleted."""
+        """The last volumesInUse of a deleted node; None if this process did not see the deletion."""
         return self._last_in_use.get(node)
 
     # --- timers
 
     def update(self, volume: str, view: AttachDetachView) -> None:
-        """Run timers for exactly what is the case now, and forget reports to nodes that no longer matter."""
+        """Start and stop timers by what the view shows, and drop reports for nodes that no longer matter."""
         before, now = self._since.get(volume, {}), clock.now()
         since = {timer: before.get(timer, now) for timer in _running(view, before)}
         if since:
@@ -72,10 +72,10 @@ class AttachDetachMemory:
         return due
 
     def note_failure(self, volume: str, node: str, backoff: Backoff) -> float:
-        """A failure was reported, and the attach starts again; when the next one may be reported."""
+        """Note a reported failure and restart the attach timer; returns when the next one may be reported."""
         failures = self._failures.setdefault(volume, {})
         count, _ = failures.get(node, (0, 0.0))
-        due = clock.now() + backoff.pause(count + 1)
+        due = clock.now() + backoff.delay(count + 1)
         failures[node] = (count + 1, due)
         self._since.get(volume, {}).pop((node, "attach"), None)
         return due
@@ -88,7 +88,7 @@ def _running(view: AttachDetachView, before: dict[Timer, float]) -> set[Timer]:
     running: set[Timer] = set()
     for existing in view.attachments:
         node = existing.node
-        # Once unwanted, only an attached volume stops the clock when it is wanted again.
+        # The timer of an unwanted volume stops only if it is attached when it is wanted again.
         if node not in view.wanted or (not existing.attached and (node, "unwanted") in before):
             running.add((node, "unwanted"))
         if existing.deleting:

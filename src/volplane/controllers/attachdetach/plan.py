@@ -1,16 +1,16 @@
-"""Where a volume is to be attached and from where detached, decided from objects alone.
+"""Where to attach a volume and from where to detach it, decided from objects alone.
 
 The state of an attachment is read from its VolumeAttachment: without one the volume is detached, with
-`attached` it is attached, and anything else is uncertain, for as long as the attacher has not answered. So
-nothing is forgotten when the controller dies.
+`attached` it is attached, and anything else is uncertain until the attacher has answered. So nothing is lost
+when the controller crashes.
 
 Detaching is safe because of the order in which node and controller write and read. The node writes
-`volumesInUse` first and then looks for the volume in `volumesAttached`; the controller removes it from
-`volumesAttached` first and then looks at `volumesInUse`. Whoever comes second sees the other's write.
+`volumesInUse` first and then reads `volumesAttached`; the controller removes the volume from
+`volumesAttached` first and then reads `volumesInUse`. Whichever comes second sees the other's write.
 
-An uncertain attachment on another node does not block an exclusive volume for ever. An attach that failed
-does not count; a detach gets the attacher's whole time even if it failed meanwhile, because the disk is most
-likely still attached. After that the driver decides, as it always does.
+An uncertain attachment on another node does not block an exclusive volume forever. A failed attach does not
+count. A detach gets the attacher's whole timeout even if it failed meanwhile, because the disk is most likely
+still attached. After that the driver decides, as it always does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import Literal
 from msgspec import Struct
 
 from volplane.api.core import Pod
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait
+from volplane.rules.steps import CommonStep
+from volplane.rules.waits import UNTIL_CHANGED, Wait, WaitData, WaitReason
 
-UNMOUNT_GRACE = 360.0  # seconds that a node that is not ready gets to unmount before a forced detach
-ATTACH_TIMEOUT = 120.0  # seconds that the attacher gets for each attach or detach
-TIMER_TOLERANCE = 0.01  # seconds by which a timer may ring before its time and still be right
+UNMOUNT_GRACE = 360.0  # seconds before a volume is detached by force from a node that is not ready
+ATTACH_TIMEOUT = 120.0  # seconds for the attacher to attach or detach
+TIMER_TOLERANCE = 0.01  # seconds by which a timer may fire early
 
 DELETING = "volume attachment is being deleted"
 TIMED_OUT = "timed out waiting for external-attacher of {} CSI driver to attach volume {}"
@@ -42,12 +43,12 @@ class ExistingAttachment(Struct, frozen=True):
     deleting: bool = False
     attach_error: str = ""
     detach_error: str = ""
-    unwanted_for: float = 0.0  # seconds since its last pod left, as far as this process saw
+    unwanted_for: float = 0.0  # seconds since its last pod left, as seen by this process
     waiting_for: float = 0.0  # seconds since the attacher was asked to attach or detach it
 
 
 class NodeFacts(Struct, frozen=True):
-    """What of a node matters to one volume."""
+    """What a plan needs to know of a node, for one volume."""
 
     ready: bool = True
     fenced: bool = False  # out-of-service taint: the operator confirms that nothing runs there
@@ -57,17 +58,17 @@ class NodeFacts(Struct, frozen=True):
 
 
 class AttachDetachView(Struct, frozen=True):
-    title: str  # what messages call the volume: its PersistentVolume's name
+    title: str  # name of the PersistentVolume, for messages
     driver: str = ""
     handle: str = ""
     shareable: bool = False
     wanted: Mapping[str, Sequence[Pod]] = {}  # node → pods that need the volume there
     attachments: Sequence[ExistingAttachment] = ()
     nodes: Mapping[str, NodeFacts] = {}
-    reported: frozenset[str] = frozenset()  # nodes whose pods were told that the volume is elsewhere
+    reported: frozenset[str] = frozenset()  # nodes whose pods got the Multi-Attach event
     grace: float = UNMOUNT_GRACE
     answer: float = ATTACH_TIMEOUT
-    force: bool = True  # detach by force after the grace
+    force: bool = True  # detach by force after the grace period
 
 
 class CreateAttachment(Struct, frozen=True):
@@ -76,7 +77,7 @@ class CreateAttachment(Struct, frozen=True):
 
 class DeleteAttachment(Struct, frozen=True):
     attachment: ExistingAttachment
-    check: bool = True  # ask the node's status once more, live
+    check: bool = True  # read the node's status live first
     forced: Literal["", "timeout", "out-of-service", "node-deleted"] = ""
 
 
@@ -91,14 +92,14 @@ class RemoveFromVolumesAttached(Struct, frozen=True):
 
 
 class ReportAttachFailure(Struct, frozen=True):
-    """Record the failure as an event on the pods of the node, with pauses that grow."""
+    """Record the failure as an event on the pods of the node, with backoff."""
 
     node: str
     message: str
 
 
 class ReportMultiAttach(Struct, frozen=True):
-    """Record once, on the pods of the node, that the volume is attached elsewhere, and who uses it there."""
+    """Record once, on the pods of the node, that the volume is attached elsewhere and which pods use it."""
 
     node: str
     pods: Sequence[Pod] = ()
@@ -115,17 +116,18 @@ Step = (
 
 
 def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
-    # Detaches first: a volume that moves leaves its old node before it enters the new one.
+    # Detaches first: a volume that moves is detached before it is attached to the new node.
     on = {held.node: held for held in view.attachments}
-    first = ""  # what an exclusive volume does before it enters another node
+    # What an exclusive volume does before it may be attached to another node, and on which node.
+    first: tuple[WaitReason, str] | None = None
     for held in view.attachments:
         if held.node not in view.wanted:
             steps = list(plan_detach(view, held))
             if any(isinstance(step, DeleteAttachment) for step in steps):
-                first = f"it leaves {held.node} first"
+                first = WaitReason.DETACHING_FROM_OTHER_NODE, held.node
             yield from steps
     for node, place in sorted(view.nodes.items()):
-        # The attachment was deleted by somebody else, or the node's status outlived it.
+        # The attachment was deleted by someone else, or the node status was not updated.
         if place.listed and node not in on:
             yield RemoveFromVolumesAttached(node)
     for node in sorted(view.wanted):
@@ -133,16 +135,16 @@ def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
             yield from plan_pending_attach(view, on[node])
         elif view.shareable:
             yield CreateAttachment(node)
-        elif first:
-            yield Wait(UNTIL_CHANGED, f"not free for {node}: {first}")
+        elif first is not None:
+            yield Wait(first[0], WaitData(node=node, nodes=(first[1],)))
         else:
             steps = list(plan_exclusive_attach(view, node))
             if any(isinstance(step, CreateAttachment) for step in steps):
-                first = f"it goes to {node} first"
+                first = WaitReason.ATTACHING_TO_OTHER_NODE, node
             yield from steps
 
 
-# --- leaving
+# --- detaching
 
 
 def plan_detach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
@@ -151,27 +153,25 @@ def plan_detach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[St
     if held.deleting:
         if place.listed:
             yield RemoveFromVolumesAttached(held.node)
-        yield Wait(
-            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"detach it from {held.node}", held.detach_error)
-        )
+        yield _attacher_wait(view, held)
     elif place.fenced or place.gone or overdue:
         forced: Literal["timeout", "out-of-service", "node-deleted"] = "timeout"
         if not overdue:
             forced = "out-of-service" if place.fenced else "node-deleted"
         if place.in_use and place.ready and not place.fenced:
-            yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")  # a healthy node is waited for, forever
+            # A healthy node gets as much time as it needs.
+            yield Wait(WaitReason.MOUNTED_ON_NODE, WaitData(node=held.node))
         else:
             yield from _plan_delete(place, DeleteAttachment(held, check=False, forced=forced))
     elif not place.in_use:
         yield from _plan_delete(place, DeleteAttachment(held))
     elif place.ready:
-        yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")
+        yield Wait(WaitReason.MOUNTED_ON_NODE, WaitData(node=held.node))
     elif view.force:
         left = view.grace - held.unwanted_for
-        why = f"{held.node} is not ready and may still mount it; detached by force when the grace is over"
-        yield Wait(left, why)
+        yield Wait(WaitReason.FORCE_DETACH, WaitData(node=held.node), left)
     else:
-        yield Wait(UNTIL_CHANGED, f"{held.node} is not ready and may still mount it")
+        yield Wait(WaitReason.NODE_NOT_READY, WaitData(node=held.node))
 
 
 def _plan_delete(place: NodeFacts, detach: DeleteAttachment) -> Iterator[Step | CommonStep]:
@@ -180,23 +180,23 @@ def _plan_delete(place: NodeFacts, detach: DeleteAttachment) -> Iterator[Step | 
     yield detach
 
 
-# --- entering
+# --- attaching
 
 
 def plan_exclusive_attach(view: AttachDetachView, node: str) -> Iterator[Step | CommonStep]:
-    """An exclusive volume wants to go to a node where it has no attachment yet."""
+    """An exclusive volume is wanted on a node where it has no attachment yet."""
     others = [held for held in view.attachments if held.node != node]
     confirmed = [held.node for held in others if held.attached and not held.deleting]
     if confirmed:
         if node not in view.reported:
             yield ReportMultiAttach(node, tuple(_pods_on(view, confirmed)))
-        yield Wait(UNTIL_CHANGED, f"not free for {node}: attached to {', '.join(confirmed)}")
+        yield Wait(WaitReason.ATTACHED_TO_OTHER_NODE, WaitData(node=node, nodes=tuple(confirmed)))
         return
     busy = [held for held in others if _may_change(view, held)]
     if busy:
-        where = ", ".join(held.node for held in busy)
+        where = tuple(held.node for held in busy)
         left = view.answer - max(held.waiting_for for held in busy)
-        yield Wait(left, f"not free for {node}: the attacher is at work on {where}")
+        yield Wait(WaitReason.ATTACHER_BUSY, WaitData(node=node, nodes=where), left)
     else:
         yield CreateAttachment(node)
 
@@ -206,40 +206,36 @@ def _is_overdue(view: AttachDetachView, held: ExistingAttachment) -> bool:
 
 
 def _may_change(view: AttachDetachView, held: ExistingAttachment) -> bool:
-    """The attacher is still expected to answer."""
+    """Whether the attacher is still expected to answer."""
     return not _is_overdue(view, held) and (held.deleting or not held.attach_error)
 
 
 def plan_pending_attach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
-    """A wanted volume has an attachment on the node."""
+    """The volume is wanted on the node and has an attachment there."""
     place = view.nodes.get(held.node, NodeFacts())
     if held.deleting:
         if place.listed:
             yield RemoveFromVolumesAttached(held.node)
         if held.detach_error or _is_overdue(view, held):
             yield ReportAttachFailure(held.node, DELETING)
-        yield Wait(
-            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"detach it from {held.node}", held.detach_error)
-        )
+        yield _attacher_wait(view, held)
     elif held.attached:
         if not place.listed:
             yield AddToVolumesAttached(held.node)
     elif held.attach_error:
         yield ReportAttachFailure(held.node, held.attach_error)
-        yield Wait(
-            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"attach it to {held.node}", held.attach_error)
-        )
+        yield _attacher_wait(view, held)
     elif _is_overdue(view, held):
         yield ReportAttachFailure(held.node, TIMED_OUT.format(view.driver, view.handle))
     else:
-        yield Wait(
-            view.answer - held.waiting_for, _waiting_for_attacher(view, held, f"attach it to {held.node}", "")
-        )
+        yield _attacher_wait(view, held, view.answer - held.waiting_for)
 
 
-def _waiting_for_attacher(view: AttachDetachView, held: ExistingAttachment, what: str, error: str) -> str:
-    why = f"waiting for external-attacher of {view.driver or 'its driver'} to {what}"
-    return f"{why}: {error}" if error else why
+def _attacher_wait(view: AttachDetachView, held: ExistingAttachment, seconds: float = UNTIL_CHANGED) -> Wait:
+    data = WaitData(node=held.node, driver=view.driver or "its driver")
+    if held.deleting:
+        return Wait(WaitReason.DETACH, data, seconds, message=held.detach_error)
+    return Wait(WaitReason.ATTACH, data, seconds, message=held.attach_error)
 
 
 def _pods_on(view: AttachDetachView, nodes: Iterable[str]) -> Iterator[Pod]:

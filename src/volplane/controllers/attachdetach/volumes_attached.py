@@ -1,8 +1,8 @@
-"""Writes `volumesAttached` in a node's status; this controller is its only writer.
+"""Write `volumesAttached` of a node's status; this controller is its only writer.
 
-The list can only be written as a whole, and the volumes of a node come and go at the same time. So changes
-that arrive while a write is under way go together into the next one. The list to change is the one written
-last, which the cache may not show yet.
+The list can only be written as a whole, and the volumes of a node change concurrently. So changes that arrive
+during a write go together into the next one. The list to change is the one written last, which the cache may
+not show yet.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ class VolumesAttached:
         self.nodes = nodes
         self._locks: dict[str, asyncio.Lock] = {}
         self._pending: dict[str, dict[str, VolumesAttachedChange]] = {}  # node → volume → change
-        self._last: dict[str, Node] = {}  # as we wrote it, until the cache has caught up
+        self._last: dict[str, Node] = {}  # as we wrote it, until the cache shows it
 
     async def add(self, node: str, volume: str) -> bool:
-        """Whether the node did not list the volume before."""
+        """List the volume; True if the node did not list it before."""
         return await self._change(node, volume, present=True)
 
     async def remove(self, node: str, volume: str) -> bool:
         return await self._change(node, volume, present=False)
 
     def newest(self, name: str) -> Node | None:
-        """The node as written last, where the cache does not show it yet."""
+        """The node as last written, if the cache does not show it yet."""
         cached, last = self.nodes.get(name), self._last.get(name)
         if last is None or cached is None or last.uid != cached.uid or last.revision <= cached.revision:
             return cached
         return last
 
     def observe_node(self, old: Node | None, new: Node | None) -> None:
-        """Forget what was written once the cache shows it."""
+        """Drop the written node once the cache shows it."""
         node = new or old
         assert node is not None
         if node.name in self._last and self.newest(node.name) is not self._last[node.name]:
@@ -56,15 +56,17 @@ class VolumesAttached:
         change = self._pending.setdefault(node, {})[volume] = VolumesAttachedChange(present)
         async with self._locks.setdefault(node, asyncio.Lock()):
             if not change.done:
-                self._pending.setdefault(node, {})[volume] = change  # again, if the write it went with failed
+                self._pending.setdefault(node, {})[volume] = (
+                    change  # retry if the write it was part of failed
+                )
                 await self._flush(node)
         notes = written_revisions.get()
-        if notes is not None and change.revision:  # also of those who did not write themselves
+        if notes is not None and change.revision:  # also for changes that another caller wrote
             notes[Node] = max(notes.get(Node, 0), change.revision)
         return change.changed
 
     async def _flush(self, name: str) -> None:
-        """Write what has come together."""
+        """Write all pending changes."""
         changes = self._pending.pop(name)
         node = self.newest(name)
         have = {v.name: v for v in node.status.volumes_attached} if node is not None else {}
@@ -81,7 +83,7 @@ class VolumesAttached:
                 uid=node.uid,
                 missing_ok=True,
             )
-            if patched is not None:  # a node that is gone needs no list
+            if patched is not None:  # a deleted node has no status
                 self._last[name] = patched
                 revision = patched.revision
         for volume, change in changes.items():

@@ -1,1 +1,1 @@
-"""The binder: every claim gets its volume, every volume its claim, and what is given back is reclaimed."""
+"""The persistent volume binder: bind claims to volumes, and reclaim released volumes."""

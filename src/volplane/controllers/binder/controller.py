@@ -1,8 +1,8 @@
-"""Claims and volumes as keys of one queue: `pvc/<namespace>/<name>` and `pv/<name>`.
+"""The binder. Claims and volumes are keys of one queue: `pvc/<namespace>/<name>` and `pv/<name>`.
 
-Every change wakes the object it happened to and its counterpart; a volume that becomes Available wakes the
-claims that wait for one of its class. The steps of a plan are written one after the other, and the first that
-does not go through ends the plan: the next one goes on from what was written.
+Every change wakes its object and the counterpart; a volume that becomes Available wakes the claims that wait
+for one of its class. The steps of a plan are written one after the other, and the first failed write ends the
+plan: the next plan continues from what was written.
 """
 
 from __future__ import annotations
@@ -12,6 +12,15 @@ from typing import assert_never
 
 from msgspec import structs
 
+from volplane.api.annotations import (
+    BETA_STORAGE_CLASS_ANNOTATION,
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+)
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
 from volplane.api.storage import StorageClass
@@ -39,30 +48,19 @@ from volplane.controllers.binder.steps import (
 )
 from volplane.loops.controller import Controller, Outcome, Replan, Stop
 from volplane.rules import classes, pods
-from volplane.rules.binding import (
-    BETA_STORAGE_CLASS,
-    BETA_STORAGE_PROVISIONER,
-    BIND_COMPLETED,
-    BOUND_BY_CONTROLLER,
-    MIGRATED_TO,
-    SELECTED_NODE,
-    STORAGE_PROVISIONER,
-    claim_class,
-    claim_key,
-    volume_class,
-)
+from volplane.rules.binding import claim_class, claim_key, volume_class
 from volplane.rules.steps import CommonStep, RecordEvent
 
 COMPONENT = "persistentvolume-controller"
-UNSET = "\0unset"  # the index key of claims that name no class; "" is a class of its own
+UNSET = "\0unset"  # index key of claims without a class; "" means something else
 ANNOTATIONS = (
-    BIND_COMPLETED,
-    BOUND_BY_CONTROLLER,
-    STORAGE_PROVISIONER,
-    BETA_STORAGE_PROVISIONER,
-    BETA_STORAGE_CLASS,
-    MIGRATED_TO,
-    SELECTED_NODE,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BETA_STORAGE_CLASS_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
 )
 SPANS = {
     SetVolumeName: "volumeName",
@@ -84,7 +82,7 @@ def claimant(volume: PersistentVolume) -> list[str]:
 
 
 def waiting_class(claim: PersistentVolumeClaim) -> list[str]:
-    if claim.spec.volume_name or BIND_COMPLETED in claim.metadata.annotations:
+    if claim.spec.volume_name or BIND_COMPLETED_ANNOTATION in claim.metadata.annotations:
         return []
     name = claim_class(claim)
     return [UNSET if name is None else name]
@@ -95,7 +93,7 @@ def named_volume(claim: PersistentVolumeClaim) -> list[str]:
 
 
 def is_same(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
-    """Nothing that the binder's plans read is different."""
+    """Whether nothing has changed that the plans read."""
     if old.uid != new.uid or old.spec != new.spec or old.status != new.status:
         return False
     before, now = old.metadata.annotations, new.metadata.annotations
@@ -131,7 +129,7 @@ class Binder(Controller[str, View, Step]):
         claim = new or old
         assert claim is not None
         if old is not None and new is not None and old is not new and is_same(old, new):
-            return  # finalizers, and annotations of others
+            return  # finalizers, and annotations of other components
         if new is not None:
             yield f"pvc/{claim.key}"
         if claim.spec.volume_name:
@@ -145,7 +143,7 @@ class Binder(Controller[str, View, Step]):
         if new is not None:
             yield f"pv/{volume.name}"
         if old is new:
-            return  # a resync: the claims are woken by themselves
+            return  # a resync wakes the claims, too
         for side in (old, new):
             if side is not None and side.spec.claim_ref is not None:
                 yield f"pvc/{claim_key(side)}"
@@ -165,7 +163,7 @@ class Binder(Controller[str, View, Step]):
             yield from self._waiting_for(UNSET)
 
     def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterator[str]:
-        """Only what the events of waiting claims mention: a pod was created, scheduled, or deleted."""
+        """Only changes that affect the events of waiting claims: a pod is created, scheduled, or deleted."""
         pod = new or old
         assert pod is not None
         if recycled := recycled_by(pod):
@@ -245,7 +243,7 @@ class Binder(Controller[str, View, Step]):
         return view.claim if isinstance(view, ClaimView) else view.volume
 
     def emit(self, view: View, say: RecordEvent) -> None:
-        """Once in a sync period: a plan that the binder's own writes have woken has no news."""
+        """Record each event once per sync period: the binder's own writes wake plans that repeat it."""
         about = say.about or self.subject(view)
         if self.memory.note_event(about.uid, say, self.resync * 0.9):
             kind = "pv" if isinstance(about, PersistentVolume) else "pvc"
@@ -305,7 +303,7 @@ class Binder(Controller[str, View, Step]):
         status: bool = False,
         guarded: bool = False,
     ) -> Outcome[View]:
-        """`guarded`: only over the very object that was planned on. Stop when the object is gone."""
+        """`guarded`: only over the version that was planned on. Stop if the object is gone."""
         with trace.span(COMPONENT, span, key, target=target.name):
             made = await self.client.patch(
                 type(target),

@@ -1,15 +1,15 @@
 """What only the running binder knows: volumes that claims are about to take, and events it has recorded.
 
-Several claims are planned before the first of them is written, and may want the same volume. The one that is
-planned first is noted here, so that the others choose another volume instead of losing the write; the
-volume's resourceVersion is what really decides.
+Several claims are planned before the first of them is written, and may choose the same volume. The claim that
+is planned first is noted here, so that the others choose another volume instead of failing at the write; the
+volume's resourceVersion is what decides.
 """
 
 from __future__ import annotations
 
+from volplane.api.annotations import BIND_COMPLETED_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.base import clock
-from volplane.rules.binding import BIND_COMPLETED
 from volplane.rules.steps import RecordEvent
 
 
@@ -20,7 +20,7 @@ class BinderMemory:
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
         claim = new or old
-        if claim is not None and (new is None or BIND_COMPLETED in new.metadata.annotations):
+        if claim is not None and (new is None or BIND_COMPLETED_ANNOTATION in new.metadata.annotations):
             self._recorded.pop(claim.uid, None)
 
     def observe_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
@@ -33,19 +33,19 @@ class BinderMemory:
             self._recorded.pop(volume.uid, None)
 
     def take(self, volume: PersistentVolume, claim: PersistentVolumeClaim, revision: int = 0) -> None:
-        """`revision`: of the volume, once its claimRef is written."""
+        """Note that the claim takes the volume. `revision`: of the volume, once its claimRef is written."""
         self._taken[volume.name] = (claim.uid, revision)
 
     def give_back(self, volume: PersistentVolume) -> None:
         self._taken.pop(volume.name, None)
 
     def is_taken(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-        """By another claim than this one."""
+        """Whether another claim takes the volume."""
         taken = self._taken.get(volume.name)
         return taken is not None and taken[0] != claim.uid
 
     def note_event(self, uid: str, say: RecordEvent, period: float) -> bool:
-        """Whether to record the event: the same one only once in a period, 0 is once for ever."""
+        """Whether to record the event: the same one only once per period; 0: only once."""
         recorded = self._recorded.setdefault(uid, {})
         now, last = clock.now(), recorded.get((say.reason, say.message))
         if last is not None and (not period or now - last < period):

@@ -26,12 +26,13 @@ from volplane.controllers.binder.steps import (
     UnbindVolume,
     VolumeStep,
 )
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.rules.steps import CommonStep, normal, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 NAMESPACE = "default"
 PREFIX = "recycler-for-"
 SCRUB_COMMAND = 'test -e /scrub && find /scrub -mindepth 1 -delete && test -z "$(ls -A /scrub)" || exit 1'
-DEADLINE = 300  # seconds that a pod gets for it
+DEADLINE = 300  # activeDeadlineSeconds of the pod
 
 
 def is_recyclable(volume: PersistentVolume) -> bool:
@@ -44,14 +45,15 @@ def recycle(
     """`users` are pods that still use a claim of that name, `recycler` the pod that deletes the files."""
     phase = recycler.status.phase if recycler is not None else ""
     if users:
-        # 5.51 a pod of the claim's name may still write
+        # 5.51 a pod that uses a claim of that name may still write
         message = f"Volume is used by pods: {', '.join(sorted(users))}"
         yield normal("VolumeFailedRecycle", message)
-        yield Wait(UNTIL_CHANGED, message)
+        yield Wait(WaitReason.RECYCLED_VOLUME_IN_USE, WaitData(pods=tuple(sorted(users))))
     elif recycler is None:
         # 5.52 there is no recycler yet
-        yield CreateRecycler(pod_for(volume))
-        yield Wait(UNTIL_CHANGED, "its files are being deleted")
+        created = pod_for(volume)
+        yield CreateRecycler(created)
+        yield Wait(WaitReason.RECYCLING, WaitData(pods=(created.name,)))
     elif phase == "Succeeded":
         # 5.53 it is empty
         yield DeleteRecycler(recycler)
@@ -59,16 +61,16 @@ def recycle(
         yield UnbindVolume(volume)
         yield SetVolumePhase(volume, "Available")
     elif phase == "Failed":
-        # 5.54 it could not be emptied; the next round tries again
+        # 5.54 it could not be emptied; retried with a new pod
         yield DeleteRecycler(recycler)
         message = f"Recycle failed: {recycler.status.message or 'the pod that deletes its files failed'}"
         if volume.status.phase != "Failed":
             yield SetVolumePhase(volume, "Failed", message)
         yield warning("VolumeFailedRecycle", message)
-        yield Wait(UNTIL_CHANGED, message)
+        yield Wait(WaitReason.RECLAIM_FAILED, message=message)
     else:
         # 5.55 the recycler is running
-        yield Wait(UNTIL_CHANGED, f"pod {recycler.name} deletes its files")
+        yield Wait(WaitReason.RECYCLING, WaitData(pods=(recycler.name,)))
 
 
 def pod_for(volume: PersistentVolume) -> Pod:

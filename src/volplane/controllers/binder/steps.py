@@ -18,17 +18,16 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.rules.binding import (
-    BETA_STORAGE_PROVISIONER,
-    BIND_COMPLETED,
-    BOUND_BY_CONTROLLER,
-    MIGRATED_TO,
-    PRE_RESIZE_CAPACITY,
-    STORAGE_PROVISIONER,
-    YES,
-    claim_ref_patch,
+from volplane.api.annotations import (
+    BETA_STORAGE_PROVISIONER_ANNOTATION,
+    BIND_COMPLETED_ANNOTATION,
+    BOUND_BY_CONTROLLER_ANNOTATION,
+    MIGRATED_TO_ANNOTATION,
+    PRE_RESIZE_CAPACITY_ANNOTATION,
+    STORAGE_PROVISIONER_ANNOTATION,
 )
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.rules.binding import YES, claim_ref_patch
 
 T = TypeVar("T")
 Patch = Mapping[str, Any]
@@ -61,10 +60,10 @@ class SetVolumeName(Struct, frozen=True):
 
     @property
     def patch(self) -> Patch:
-        marks = {BIND_COMPLETED: YES}
+        marks = {BIND_COMPLETED_ANNOTATION: YES}
         if self.claim.spec.volume_name == self.volume:
             return {"metadata": {"annotations": marks}}
-        marks[BOUND_BY_CONTROLLER] = YES
+        marks[BOUND_BY_CONTROLLER_ANNOTATION] = YES
         return {"metadata": {"annotations": marks}, "spec": {"volumeName": self.volume}}
 
 
@@ -84,7 +83,7 @@ class SetClaimStatus(Struct, frozen=True):
         before = self.claim.status.phase
         # The capacity is set once. Later the volume may have grown while its file system has not yet.
         if before != self.phase:
-            size = self.volume.metadata.annotations.get(PRE_RESIZE_CAPACITY)
+            size = self.volume.metadata.annotations.get(PRE_RESIZE_CAPACITY_ANNOTATION)
             status["capacity"] = {**self.volume.spec.capacity, **({"storage": size} if size else {})}
         if before in ("", "Pending"):
             status["currentVolumeAttributesClassName"] = self.volume.spec.volume_attributes_class_name
@@ -92,14 +91,17 @@ class SetClaimStatus(Struct, frozen=True):
 
 
 class UnbindVolume(Struct, frozen=True):
-    """Release the volume: remove a claimRef that the binder wrote; of a user's own only the uid."""
+    """Remove the claimRef if the binder wrote it; of a user's claimRef only the uid."""
 
     volume: PersistentVolume
 
     @property
     def patch(self) -> Patch:
-        if BOUND_BY_CONTROLLER in self.volume.metadata.annotations:
-            return {"metadata": {"annotations": {BOUND_BY_CONTROLLER: None}}, "spec": {"claimRef": None}}
+        if BOUND_BY_CONTROLLER_ANNOTATION in self.volume.metadata.annotations:
+            return {
+                "metadata": {"annotations": {BOUND_BY_CONTROLLER_ANNOTATION: None}},
+                "spec": {"claimRef": None},
+            }
         return {"spec": {"claimRef": {"uid": None}}}
 
 
@@ -123,14 +125,17 @@ class SetProvisioner(Struct, frozen=True):
 
     @property
     def patch(self) -> Patch:
-        annotations = {STORAGE_PROVISIONER: self.driver, BETA_STORAGE_PROVISIONER: self.driver}
+        annotations = {
+            STORAGE_PROVISIONER_ANNOTATION: self.driver,
+            BETA_STORAGE_PROVISIONER_ANNOTATION: self.driver,
+        }
         if self.migrated:
-            annotations[MIGRATED_TO] = self.driver
+            annotations[MIGRATED_TO_ANNOTATION] = self.driver
         return {"metadata": {"annotations": annotations}}
 
 
 class FixMetadata(Struct, frozen=True):
-    """Correct what has to be right before anything else: `migrated-to`, and a volume's finalizers."""
+    """Fix what must be right before anything else: `migrated-to`, and a volume's finalizers."""
 
     target: PersistentVolume | PersistentVolumeClaim
     annotations: Mapping[str, str | None] = {}
@@ -159,13 +164,13 @@ class DeleteRecycler(Struct, frozen=True):
 
 
 class VerifyClaimDeleted(Struct, frozen=True):
-    """The caches say that the volume's claim is gone: read it from the server first."""
+    """The caches show that the volume's claim is gone: read it from the server first."""
 
     claim: str  # namespace/name
 
 
 def group_steps(steps: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The steps in their order; those that may be written side by side, and share a commit, in one group.
+    """The steps in order; those that may be written concurrently, sharing a commit, are in one group.
 
     The volume's phase and the claim's volumeName are of different objects, and whichever of them a crash
     leaves out, the next plan writes.

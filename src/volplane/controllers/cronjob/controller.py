@@ -13,7 +13,8 @@ from volplane.api.batch import CronJob, Job
 from volplane.base import clock
 from volplane.controllers.cronjob.plan import CreateJob, DeleteJob, SetCronJobStatus, Step, plan
 from volplane.loops.controller import Controller
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import controller_uids, owner_keys
 
 

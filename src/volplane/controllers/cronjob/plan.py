@@ -16,7 +16,8 @@ from volplane.api.batch import CronJob, CronJobStatus, Job
 from volplane.api.core import ObjectReference
 from volplane.api.meta import ObjectMeta
 from volplane.rules.cron import InvalidSchedule, Schedule, parse, zone
-from volplane.rules.steps import RecordEvent, Wait, normal, warning
+from volplane.rules.steps import RecordEvent, normal, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.rules.workloads import owner_reference
 
 MOMENT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
@@ -65,18 +66,18 @@ def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step |
         yield from _start(wanted, jobs, due)
     coming = schedule.after(now, where)
     if coming is not None:
-        yield Wait((coming - now).total_seconds(), f"next at {_stamp(coming)}")
+        yield Wait(WaitReason.NEXT_RUN, WaitData(names=(_stamp(coming),)), (coming - now).total_seconds())
 
 
 def _since(wanted: CronJob, status: CronJobStatus, now: datetime) -> datetime:
-    """Moments after this one may still be used."""
+    """Scheduled times after this one may still be started."""
     since = datetime.fromisoformat(status.last_schedule_time or wanted.metadata.creation_timestamp)
     limit = wanted.spec.starting_deadline_seconds
     return since if limit is None else max(since, now - timedelta(seconds=limit))
 
 
 def _count_missed(schedule: Schedule, since: datetime, now: datetime, where: tzinfo) -> int:
-    """How many moments went by; nobody counts further than what is too many."""
+    """The number of missed times; counting stops when there are too many."""
     count, moment = 0, schedule.after(since, where)
     while moment is not None and moment <= now and count <= TOO_MANY:
         count, moment = count + 1, schedule.after(moment, where)
@@ -126,7 +127,7 @@ def _history(wanted: CronJob, jobs: Sequence[Job]) -> Iterator[DeleteJob]:
 
 
 def current_status(wanted: CronJob, jobs: Sequence[Job]) -> CronJobStatus:
-    """What the jobs themselves show: also those whose start we did not live to write down."""
+    """The status by the jobs that exist, including jobs whose start was not written before a crash."""
     kind = kinds.of(Job)
     active = tuple(
         ObjectReference(

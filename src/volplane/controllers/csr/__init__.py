@@ -1,1 +1,1 @@
-"""Certificate signing requests of nodes: approved when they ask for themselves, and signed."""
+"""Certificate signing requests of nodes: approve those for their own identity, and sign."""

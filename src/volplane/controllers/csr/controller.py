@@ -1,4 +1,4 @@
-"""Approves and signs certificate signing requests; without the key of a CA it approves only."""
+"""Approve and sign certificate signing requests; without the key of a CA only approve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from volplane.controllers.csr.plan import (
 )
 from volplane.controllers.csr.signing import CertificateSigner, subject_of
 from volplane.loops.controller import Continue, Controller, Outcome
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 GROUP, PLURAL = "certificates.k8s.io", "certificatesigningrequests"
 

@@ -1,8 +1,8 @@
 """What to do about a signing request: approve it, sign it, reject it, or delete it after a while.
 
-Two signers are ours. Client certificates of kubelets are approved for whoever may ask for them: a machine
-with a bootstrap token for a new node, a node for itself. Serving certificates are approved by people, as
-upstream has it; once approved they are signed here.
+Two signers are ours. Client certificates of kubelets are approved for requestors with permission: a machine
+with a bootstrap token for a new node, a node for itself. Serving certificates are approved by people, as in
+upstream; once approved they are signed here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from volplane.api.certificates import CertificateSigningRequest as Request
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 KUBELET_CLIENT = "kubernetes.io/kube-apiserver-client-kubelet"
 KUBELET_SERVING = "kubernetes.io/kubelet-serving"
@@ -21,7 +21,7 @@ SIGNERS = (KUBELET_CLIENT, KUBELET_SERVING)
 NODES, NODE_PREFIX = "system:nodes", "system:node:"
 APPROVED, DENIED, FAILED = "Approved", "Denied", "Failed"
 
-# Besides these, "key encipherment", which only RSA keys are good for.
+# "key encipherment" is allowed in addition, for RSA keys.
 _USAGES = {
     KUBELET_CLIENT: {"digital signature", "client auth"},
     KUBELET_SERVING: {"digital signature", "server auth"},
@@ -39,7 +39,7 @@ class RequestSubject(Struct, frozen=True):
     name: str = ""
     groups: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()  # DNS names and addresses
-    others: bool = False  # mail addresses or URIs are asked for as well
+    others: bool = False  # email addresses or URIs are requested as well
 
 
 class ApproveIfAllowed(Struct, frozen=True):
@@ -76,7 +76,7 @@ def plan(request: Request, subject: RequestSubject, now: datetime) -> Iterator[S
             yield RejectRequest(why) if why else SignCertificate()
     elif not held & {APPROVED, DENIED} and _is_recognized(request, subject):
         yield from _permissions(request, subject)
-    yield Wait(left.total_seconds(), "it is kept for a while")
+    yield Wait(WaitReason.REQUEST_EXPIRY, seconds=left.total_seconds())
 
 
 def _is_recognized(request: Request, subject: RequestSubject) -> bool:
@@ -91,7 +91,7 @@ def _permissions(request: Request, subject: RequestSubject) -> Iterator[ApproveI
 
 
 def find_problem(request: Request, subject: RequestSubject) -> str:
-    """Why this is not a request that the signer it names signs; empty if it is."""
+    """Why the signer refuses the request; "" if it signs it."""
     serving = request.spec.signer_name == KUBELET_SERVING
     if subject.groups != (NODES,):
         return f"subject organization is not {NODES}"

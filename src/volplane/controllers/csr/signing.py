@@ -1,4 +1,4 @@
-"""Reads signing requests and signs certificates with the cluster's own authority."""
+"""Read signing requests, and sign certificates with the cluster's CA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from volplane.controllers.csr.plan import RequestSubject
 
 LONGEST = timedelta(days=365)
-BACKDATED = timedelta(minutes=5)  # clocks of two machines are never equal
+BACKDATED = timedelta(minutes=5)  # tolerance for clock skew
 
 
 class UnreadableRequest(ValueError):
@@ -29,9 +29,9 @@ class CertificateSigner:
         self._key = loaded
 
     def sign(self, request: bytes, usages: tuple[str, ...], seconds: int | None) -> bytes:
-        """The certificate as PEM; what the request asks for beyond its subject and names is not heard."""
+        """The certificate as PEM; only subject and names are taken from the request."""
         asked = _load(request)
-        now = datetime.now(UTC)  # certificates are judged by the machine's clock, whatever a simulation says
+        now = datetime.now(UTC)  # certificates are checked by the machine's clock, not by a virtual one
         lasts = min(timedelta(seconds=seconds), LONGEST) if seconds else LONGEST
         builder = (
             x509.CertificateBuilder()

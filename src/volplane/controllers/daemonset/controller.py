@@ -14,7 +14,8 @@ from volplane.api.core import Node, Pod
 from volplane.base import clock
 from volplane.controllers.daemonset.plan import SetDaemonSetStatus, Step, plan
 from volplane.loops.controller import Controller
-from volplane.rules.steps import CommonStep, Wait
+from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import CreatePod, DeletePod, controller_uids, owner_keys
 
 
@@ -35,7 +36,7 @@ class DaemonSets(Controller[str, DaemonSetView, Step]):
         self.owned = self.pods.index("controller", controller_uids)
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
-        """All sets, when a node may have become eligible, or is no longer."""
+        """All sets, if a node may have become eligible or is no longer."""
         if old and new and (old.metadata.labels, old.spec.taints) == (new.metadata.labels, new.spec.taints):
             return []
         return [s.key for s in self.sets.all()]

@@ -24,9 +24,18 @@ from volplane.api.core import (
     Toleration,
 )
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import Wait
-from volplane.rules.taints import find_untolerated_taint
+from volplane.rules.taints import (
+    DISK_PRESSURE,
+    MEMORY_PRESSURE,
+    NETWORK_UNAVAILABLE,
+    NOT_READY,
+    PID_PRESSURE,
+    UNREACHABLE,
+    UNSCHEDULABLE,
+    find_untolerated_taint,
+)
 from volplane.rules.topology import selects
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import (
     CreatePod,
     DeletePod,
@@ -41,12 +50,12 @@ from volplane.rules.workloads import (
 HASH_LABEL = "controller-revision-hash"
 GENERATION_LABEL = "pod-template-generation"
 _TOLERATED = (
-    ("node.kubernetes.io/not-ready", "NoExecute"),
-    ("node.kubernetes.io/unreachable", "NoExecute"),
-    ("node.kubernetes.io/disk-pressure", "NoSchedule"),
-    ("node.kubernetes.io/memory-pressure", "NoSchedule"),
-    ("node.kubernetes.io/pid-pressure", "NoSchedule"),
-    ("node.kubernetes.io/unschedulable", "NoSchedule"),
+    (NOT_READY, "NoExecute"),
+    (UNREACHABLE, "NoExecute"),
+    (DISK_PRESSURE, "NoSchedule"),
+    (MEMORY_PRESSURE, "NoSchedule"),
+    (PID_PRESSURE, "NoSchedule"),
+    (UNSCHEDULABLE, "NoSchedule"),
 )
 
 
@@ -92,7 +101,7 @@ def is_eligible(wanted: DaemonSet, node: Node) -> bool:
 def daemon_tolerations(spec: PodSpec) -> tuple[Toleration, ...]:
     made = [Toleration(key=key, operator="Exists", effect=effect) for key, effect in _TOLERATED]
     if spec.host_network:
-        key = "node.kubernetes.io/network-unavailable"
+        key = NETWORK_UNAVAILABLE
         made.append(Toleration(key=key, operator="Exists", effect="NoSchedule"))
     return tuple(made)
 
@@ -154,7 +163,7 @@ def _surplus(names: set[str], placed: Mapping[str, list[Pod]]) -> Iterator[Delet
 def _replace_outdated(
     wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]], now: datetime
 ) -> Iterator[DeletePod]:
-    """Rolling update: old pods go as long as no more than maxUnavailable are missing."""
+    """Rolling update: delete old pods while at most maxUnavailable are missing."""
     if wanted.spec.update_strategy.type == "OnDelete":
         return
     rolling = wanted.spec.update_strategy.rolling_update

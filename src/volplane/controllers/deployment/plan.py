@@ -111,7 +111,7 @@ def _size(candidate: ReplicaSet) -> int:
 
 
 def _surge(wanted: Deployment) -> tuple[int, int]:
-    """maxSurge and maxUnavailable as numbers; both zero would never move, so one pod may then be missing."""
+    """maxSurge and maxUnavailable as numbers; if both are zero, one pod may be unavailable."""
     total, rolling = desired_replicas(wanted), wanted.spec.strategy.rolling_update
     surge = fraction_of(rolling.max_surge if rolling else None, total, round_up=True, default=-(-total // 4))
     missing = fraction_of(
@@ -150,7 +150,7 @@ def _shrink(
     serving = current.status.available_replicas + sum(s.status.available_replicas for s in old)
     spare = serving - (total - missing)
     for candidate in sorted(old, key=revision_of):
-        # Pods that are not ready serve nobody: they go first and cost nothing.
+        # Pods that are not ready are deleted first: they do not count as available.
         idle = max(_size(candidate) - candidate.status.ready_replicas, 0)
         give = idle + min(max(spare, 0), _size(candidate) - idle)
         spare -= give - idle
@@ -211,7 +211,7 @@ def _progress(wanted: Deployment, current: ReplicaSet | None, done: bool, now: s
 def _condition(
     wanted: Deployment, type: str, status: str, reason: str, message: str, now: str
 ) -> DeploymentCondition:
-    """The condition; its times move only when its content does."""
+    """The condition; its times change only with its content."""
     held = next((c for c in wanted.status.conditions if c.type == type), None)
     if held and (held.status, held.reason, held.message) == (status, reason, message):
         return held

@@ -1,1 +1,1 @@
-"""PodDisruptionBudget: how many pods may go now."""
+"""PodDisruptionBudget: how many pods may be evicted now."""

@@ -1,6 +1,6 @@
-"""Keeps the status of disruption budgets, by which evictions are allowed.
+"""Update the status of disruption budgets, which evictions are checked against.
 
-An eviction writes the same status, so every write here is for the revision that was counted from.
+An eviction writes the same status, so every write here requires the revision that was counted from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from volplane.base import clock
 from volplane.controllers.disruption.plan import SetBudgetStatus, plan
 from volplane.loops.controller import Controller
 from volplane.rules.disruption import covers
-from volplane.rules.steps import RecordEvent, Wait
+from volplane.rules.steps import RecordEvent
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import controller_of, is_ready
 
 Scaled = Deployment | ReplicaSet | StatefulSet
@@ -100,7 +101,7 @@ class Disruptions(Controller[str, BudgetView, SetBudgetStatus]):
         return found
 
     def _deployment_or(self, held: ReplicaSet | None) -> Scaled | None:
-        """In a rollout a ReplicaSet is one part of its Deployment, which has the whole number."""
+        """The Deployment of a ReplicaSet: in a rollout it has the total number of replicas."""
         owner = controller_of(held) if held else None
         if held is None or owner is None or owner.kind != "Deployment":
             return held
@@ -112,6 +113,6 @@ def _relevant_fields(pod: Pod) -> tuple[Any, ...]:
 
 
 def _exactly(budget: PodDisruptionBudget, status: Any) -> dict[str, str | None]:
-    """A merge patch of a map has to name what is removed."""
+    """A merge patch of a map must name removed keys."""
     gone = budget.status.disrupted_pods.keys() - status.disrupted_pods.keys()
     return {**status.disrupted_pods, **dict.fromkeys(gone)}

@@ -1,7 +1,7 @@
-"""How many of a budget's pods are healthy, how many must be, and how many may therefore be evicted.
+"""How many pods of a budget are healthy, how many must be, and so how many may be evicted.
 
-Percentages are of what the pods' owners want, not of what is there: pods that are missing must not make
-room for more to go missing.
+Percentages are of the replicas that the pods' owners want, not of the pods that exist: missing pods must not
+allow more evictions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from msgspec import Struct, structs
 from volplane.api.core import Pod
 from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.rules.disruption import DELETION_TIMEOUT, set_allowed_condition
-from volplane.rules.steps import RecordEvent, Wait, normal, warning
+from volplane.rules.steps import RecordEvent, normal, warning
+from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import controller_of, fraction_of, is_ready
 
 
@@ -40,7 +41,7 @@ def plan(
     status = structs.replace(
         budget.status,
         observed_generation=budget.metadata.generation,
-        # A budget that covers nothing yet allows nothing, until it has counted its first pods.
+        # A budget without pods allows no disruption.
         disruptions_allowed=max(healthy - desired, 0) if expected > 0 else 0,
         current_healthy=healthy,
         desired_healthy=desired,
@@ -52,7 +53,7 @@ def plan(
         yield normal("NoPods", "No matching pods found")
     left = [DELETION_TIMEOUT - _age(since, now) for since in disrupted.values()]
     if left:
-        yield Wait(max(min(left), 0.0), "an evicted pod has not begun to go")
+        yield Wait(WaitReason.EVICTED_POD_NOT_DELETED, seconds=max(min(left), 0.0))
 
 
 def _report(budget: PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Iterator[SetBudgetStatus]:
@@ -63,7 +64,7 @@ def _report(budget: PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> I
 def _deny_all(
     budget: PodDisruptionBudget, failure: str, now: datetime
 ) -> Iterator[SetBudgetStatus | RecordEvent]:
-    """What cannot be counted allows nothing."""
+    """If pods cannot be counted, no disruption is allowed."""
     status = structs.replace(budget.status, disruptions_allowed=0)
     reports = list(_report(budget, set_allowed_condition(status, _stamp(now), failure=failure)))
     if reports:
@@ -100,7 +101,7 @@ def _scale(pods: Sequence[Pod], scales: Mapping[str, int]) -> int:
 
 
 def _still_disrupted(budget: PodDisruptionBudget, pods: Sequence[Pod], now: datetime) -> dict[str, str]:
-    """Evictions that were granted and do not show in the pod yet."""
+    """Evictions that were granted while the pod is not terminating yet."""
     granted = budget.status.disrupted_pods
     return {
         pod.name: granted[pod.name]

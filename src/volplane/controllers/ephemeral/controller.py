@@ -56,7 +56,7 @@ class EphemeralVolumes(Controller[str, EphemeralView, Step]):
         try:
             await self.client.create(claim)
         except AlreadyExists:
-            raise  # the cache is behind: the next plan shows who owns it
+            raise  # the cache is behind: the next plan checks the owner
         except APIError as error:
             self._report(pod, f"ephemeral volume {volume}: create PVC {claim.name}: {error}")
             raise

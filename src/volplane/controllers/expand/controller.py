@@ -7,6 +7,7 @@ from typing import Any, assert_never
 
 from msgspec import Struct
 
+from volplane.api.annotations import STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.base import clock
 from volplane.controllers.expand.plan import (
@@ -56,7 +57,9 @@ class Expansion(Controller[str, ExpandView, Step]):
     async def act(self, key: str, view: ExpandView, step: Step) -> None:
         match step:
             case SetResizer(driver):
-                await self._patch(view.claim, {"metadata": {"annotations": {resizing.RESIZER: driver}}})
+                await self._patch(
+                    view.claim, {"metadata": {"annotations": {STORAGE_RESIZER_ANNOTATION: driver}}}
+                )
             case StartNodeExpansion(size):
                 await self._start_node_expansion(view.claim, size)
             case _:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from volplane.api.annotations import STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.rules import binding, classes, resizing, sizes
 from volplane.rules.resizing import ResizeState
@@ -49,7 +50,7 @@ def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Itera
         message = f"CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc"
         yield normal("ExternalExpanding", message)
         driver = classes.MIGRATED[plugin]
-        if claim.metadata.annotations.get(resizing.RESIZER) != driver:
+        if claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION) != driver:
             yield SetResizer(driver)
     elif volume.spec.flex_volume is not None:
         if resizing.state(claim) in (ResizeState.NONE, ResizeState.NODE_INFEASIBLE):

@@ -1,1 +1,1 @@
-"""Garbage: what belongs to somebody goes when its owners are gone; owners wait where they were asked to."""
+"""Garbage collector: delete objects whose owners are gone; foreground deletion waits for dependents."""

@@ -1,6 +1,6 @@
-"""Follows owner references over all kinds that can be deleted, custom ones included.
+"""Follow owner references over all kinds that can be deleted, custom ones included.
 
-An owner is gone if it was seen to be deleted, or if the server does not know it under its uid. An owner of a
+An owner is gone if it was seen to be deleted, or if the server does not have it under its uid. An owner of a
 kind that is not served, or whose objects are not all known yet, counts as present.
 """
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 BUILT_IN_KINDS: tuple[type[Resource], ...] = tuple(
     kind.type
     for kind in kinds.ALL
-    # Events have neither owners nor dependents and are many; what cannot be created need not be followed.
+    # Events have neither owners nor dependents; kinds that cannot be created need not be followed.
     if kind.type is not None
     and {"create", "delete", "list", "watch"} <= set(kind.verbs)
     and kind.kind != "Event"
@@ -99,7 +99,7 @@ class GarbageCollector(Controller[Key, GarbageView, Step]):
         self.follow(cache, self._keys_for(cache.type), observe=self.observe)
 
     def _wake_dependents(self, followed: FollowedKind) -> None:
-        """Objects whose owners are of this kind were left alone until now."""
+        """Wake the objects whose owners are of this kind: they were skipped until now."""
         for cache in self.caches.values():
             for obj in cache.all():
                 if any(followed.is_meant(r) for r in obj.metadata.owner_references):
@@ -182,7 +182,7 @@ class GarbageCollector(Controller[Key, GarbageView, Step]):
             waits = found.is_deleting and FOREGROUND in found.metadata.finalizers
             return OwnerState.WAITING if waits else OwnerState.PRESENT
         if namespaced and not obj.namespace:
-            return OwnerState.PRESENT  # there is no namespace to look in: such a reference means nothing
+            return OwnerState.PRESENT  # a cluster-scoped object cannot have a namespaced owner
         return OwnerState.ABSENT
 
     def _is_misplaced(self, obj: Resource, reference: OwnerReference) -> bool:
@@ -251,12 +251,12 @@ class GarbageCollector(Controller[Key, GarbageView, Step]):
         )
 
     async def _is_gone(self, obj: Resource, reference: OwnerReference) -> bool:
-        """Whether the server does not know the owner either. Raises Conflict if it does."""
+        """Whether the server does not have the owner either. Raises Conflict if it does."""
         followed = self._type_of(reference)
         if self.memory.dead.get((reference.uid,)):
             return True
         if followed is None:
-            return False  # its kind is no longer served, and nobody saw it deleted
+            return False  # its kind is no longer served, and its deletion was not seen
         namespace = obj.namespace if kinds.of(followed).namespaced else ""
         found = await self.client.find(followed, reference.name, namespace)
         if found is not None and found.uid == reference.uid:

@@ -1,8 +1,8 @@
-"""Caches of the custom kinds that there are, each for as long as its definition stands.
+"""Metadata caches of custom kinds, each for as long as its definition exists.
 
-They hold metadata only, and only this controller uses them: a shared cache cannot be ended, and one whose
-kind is gone would ask for it for ever. That a kind is no longer defined says nothing about its objects: they
-are forgotten here, and do not count as deleted.
+Only this controller uses them: a shared cache cannot be stopped, and one whose kind is gone would retry
+forever. A kind that is no longer defined says nothing about its objects: they are dropped here, and do not
+count as deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from volplane.rules.definitions import api_versions, metadata_type
 
 
 class FollowedKind:
-    """A custom kind and the task that keeps up with its objects."""
+    """A custom kind and the task that watches its objects."""
 
     def __init__(self, cache: Cache[Any]) -> None:
         self.cache = cache
@@ -50,7 +50,7 @@ class CustomKinds:
         async with asyncio.TaskGroup() as self._group:
             end = definitions.subscribe(self._observe_definition)
             try:
-                await asyncio.get_running_loop().create_future()  # the tasks that come and go are the work
+                await asyncio.get_running_loop().create_future()  # the tasks of the kinds do the work
             finally:
                 end()
 

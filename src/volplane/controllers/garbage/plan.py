@@ -18,7 +18,7 @@ ORPHAN = "orphan"
 
 
 class OwnerState(Enum):
-    """How an owner looks from its dependent."""
+    """The state of an owner, as its dependent sees it."""
 
     PRESENT = "present"
     WAITING = "waiting"  # in foreground deletion: it stays until its dependents are gone

@@ -1,1 +1,1 @@
-"""Job: pods that run to their end, as often as it takes."""
+"""Job: pods that run to completion, with retries."""

@@ -10,7 +10,7 @@ ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 
 def parse(text: str, completions: int) -> set[int]:
-    """Those below the number of completions, which may have been lowered meanwhile."""
+    """The indexes below the number of completions, which may have been lowered meanwhile."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -33,7 +33,7 @@ def write(indexes: Iterable[int]) -> str:
 def _run(run: list[int]) -> str:
     if len(run) == 1:
         return str(run[0])
-    # Two neighbours are two entries: a dash stands for three and more.
+    # Two neighbours are two entries; a range has at least three.
     return f"{run[0]},{run[1]}" if len(run) == 2 else f"{run[0]}-{run[-1]}"
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from volplane.api import codec
 from volplane.api.batch import Job
 from volplane.api.core import Pod
+from volplane.api.finalizers import JOB_TRACKING_FINALIZER
 from volplane.base import clock
 from volplane.controllers.job.plan import (
     DeleteExpiredJob,
@@ -20,7 +21,7 @@ from volplane.controllers.job.plan import (
     Step,
     plan,
 )
-from volplane.controllers.job.tracking import FINALIZER, is_tracked
+from volplane.controllers.job.tracking import is_tracked
 from volplane.loops.controller import Controller
 from volplane.rules.steps import CommonStep
 from volplane.rules.workloads import CreatePod, DeletePod, owner_keys
@@ -78,7 +79,7 @@ class Jobs(Controller[Key, JobView, Step]):
             yield from plan(view.job, view.pods, view.now)
 
     def batches(self, steps: Sequence[Step | CommonStep]) -> Iterator[Sequence[Step | CommonStep]]:
-        """The status before any pod loses its finalizer: what is counted has to be written first."""
+        """The status before any finalizer: counts are written before pods are released."""
         at = next((i + 1 for i, step in enumerate(steps) if isinstance(step, SetJobStatus)), 0)
         yield from ((step,) for step in steps[:at])
         yield steps[at:]
@@ -119,7 +120,7 @@ class Jobs(Controller[Key, JobView, Step]):
                 assert_never(step)
 
     async def _remove_finalizer(self, pod: Pod) -> None:
-        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
+        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [JOB_TRACKING_FINALIZER]}}
         await self.client.patch(Pod, pod.name, pod.namespace, strategic=patch, uid=pod.uid, missing_ok=True)
 
     async def _delete(self, job: Job, pod: Pod) -> None:

@@ -1,4 +1,4 @@
-"""When a pod of a job has failed, what its failure policy says to that, and how long the next one waits."""
+"""When a pod of a job has failed, what its failure policy decides, and the backoff of the next pod."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from msgspec import Struct
 
 from volplane.api.batch import Job, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule
 from volplane.api.core import ContainerStatus, Pod
+from volplane.base.backoff import Backoff
 
-FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
+BACKOFF = Backoff(10.0, 600.0)
 
 
 def waits_for_the_end(job: Job) -> bool:
-    """A pod that is going is replaced only when it has ended."""
+    """Whether a terminating pod is replaced only when it has ended."""
     return job.spec.pod_replacement_policy == "Failed"
 
 
 def has_failed(job: Job, pod: Pod) -> bool:
     if pod.status.phase == "Failed":
         return True
-    # A pod of a lost node may never get to say that it failed.
+    # A pod on a lost node may never report that it failed.
     return pod.is_deleting and pod.status.phase != "Succeeded" and not waits_for_the_end(job)
 
 
@@ -80,7 +81,7 @@ def pause(job: Job, pods: Iterable[Pod], now: datetime) -> float:
         last = moment
     if not failures:
         return 0.0
-    whole = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 60), LONGEST_PAUSE)
+    whole = BACKOFF.delay(failures)
     return max(whole - (now - last).total_seconds(), 0.0)
 
 
@@ -91,7 +92,7 @@ def _has_ended(job: Job, pod: Pod) -> bool:
 
 
 def finish_time(pod: Pod) -> datetime:
-    """When the pod ended, as well as it can be told."""
+    """When the pod ended, as precisely as its status shows."""
     ends = [
         c.state.terminated.finished_at if c.state.terminated else "" for c in pod.status.container_statuses
     ]
@@ -107,7 +108,7 @@ def finish_time(pod: Pod) -> datetime:
 
 
 def restarts(job: Job, pods: Iterable[Pod]) -> int:
-    """Where containers are started again in place, their restarts are the failures."""
+    """With restartPolicy OnFailure, restarts of containers count as failures."""
     if job.spec.template.spec.restart_policy != "OnFailure":
         return 0
     return sum(

@@ -13,14 +13,16 @@ from msgspec import Struct, structs
 
 from volplane.api.batch import Job, JobCondition, JobStatus
 from volplane.api.core import Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, PodTemplateSpec
+from volplane.api.finalizers import JOB_TRACKING_FINALIZER
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job.failure_policy import has_failed, pause, restarts, ruling, waits_for_the_end
-from volplane.controllers.job.tracking import FINALIZER, JobTally, is_indexed, is_tracked, tally
+from volplane.controllers.job.tracking import JobTally, is_indexed, is_tracked, tally
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import RecordEvent, Wait, normal, warning
+from volplane.rules.steps import RecordEvent, normal, warning
+from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import CreatePod, DeletePod, first_to_go, is_active, is_ready, pod_of
 
-BURST = 500  # pods made or deleted in one pass
+BURST = 500  # pods created or deleted in one pass
 ENDS = ("Complete", "Failed")
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
@@ -138,7 +140,7 @@ def _success_rule(job: Job, count: JobTally) -> int | None:
 def _conclude(
     status: JobStatus, verdict: JobCondition | None, pods: Sequence[Pod], now: datetime
 ) -> tuple[JobStatus, RecordEvent | None]:
-    """The status with the verdict, and with the end when nothing is left to clear away or to count."""
+    """The status with the verdict, and with the end once no pods are left to delete or count."""
     if verdict is None:
         return status, None
     if verdict not in status.conditions:
@@ -168,7 +170,7 @@ def _deadline_left(job: Job, status: JobStatus, now: datetime) -> float | None:
 def _deadline(job: Job, status: JobStatus, now: datetime) -> Iterator[Wait]:
     left = _deadline_left(job, status, now)
     if left is not None:
-        yield Wait(left, "activeDeadlineSeconds")
+        yield Wait(WaitReason.ACTIVE_DEADLINE, seconds=left)
 
 
 def _expiry(job: Job, now: datetime) -> Iterator[DeleteExpiredJob | Wait]:
@@ -177,7 +179,7 @@ def _expiry(job: Job, now: datetime) -> Iterator[DeleteExpiredJob | Wait]:
         return
     ended = next(c for c in job.status.conditions if c.type in ENDS and c.status == "True")
     age = (now - datetime.fromisoformat(ended.last_transition_time)).total_seconds()
-    yield DeleteExpiredJob() if age >= ttl else Wait(ttl - age, "ttlSecondsAfterFinished")
+    yield DeleteExpiredJob() if age >= ttl else Wait(WaitReason.TTL_AFTER_FINISHED, seconds=ttl - age)
 
 
 # The pods
@@ -192,7 +194,7 @@ def _manage(
     wanted = _wanted_pods(job, count, len(active))
     surplus = _surplus(job, active, len(active) - wanted)
     if surplus:
-        # Never both in one pass: what is deleted may free what is then made.
+        # Never both in one pass: a deleted pod may free the index of a new one.
         yield from (DiscardPod(p) for p in surplus[:BURST])
         return
     going = sum(p.is_deleting and not has_ended(p) for p in pods) if waits_for_the_end(job) else 0
@@ -201,7 +203,7 @@ def _manage(
         return
     left = pause(job, pods, now)
     if left:
-        yield Wait(left, "a pod failed; the next one waits longer each time")
+        yield Wait(WaitReason.POD_FAILURE_BACKOFF, seconds=left)
         return
     if is_indexed(job):
         for index in _pending(job, pods, count)[:missing]:
@@ -213,7 +215,7 @@ def _manage(
 def _wanted_pods(job: Job, count: JobTally, active: int) -> int:
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
     if job.spec.completions is None:
-        # A work queue: once a pod succeeded, the others finish and no new ones come.
+        # A work queue: once a pod has succeeded, no new ones are created.
         return active if count.successes else parallelism
     return max(min(job.spec.completions - count.successes, parallelism), 0)
 
@@ -244,8 +246,8 @@ def _pending(job: Job, pods: Sequence[Pod], count: JobTally) -> list[int]:
 def new_pod(job: Job, index: int | None = None) -> Pod:
     template = job.spec.template if index is None else _indexed_template(job, index)
     made = pod_of(template, job)
-    finalizers = tuple(f for f in made.metadata.finalizers if f != FINALIZER)
-    metadata = structs.replace(made.metadata, finalizers=(*finalizers, FINALIZER))
+    finalizers = tuple(f for f in made.metadata.finalizers if f != JOB_TRACKING_FINALIZER)
+    metadata = structs.replace(made.metadata, finalizers=(*finalizers, JOB_TRACKING_FINALIZER))
     if index is not None:
         metadata = structs.replace(metadata, generate_name=f"{job.name}-{index}-")
     return structs.replace(made, metadata=metadata)

@@ -1,7 +1,7 @@
-"""Each pod that ended is counted once, whatever crashes in between.
+"""Each finished pod is counted once, whatever crashes in between.
 
-A finished pod keeps its finalizer until its uid stands in the job's status; then it is let go, and when its
-finalizer is gone the uid becomes a number. Indexed successes need no uid: an index cannot succeed twice.
+A finished pod keeps its finalizer until its uid is in the job's status. Then the finalizer is removed, and
+the uid becomes a number. Indexed successes need no uid: an index cannot succeed twice.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from volplane.api.batch import Job, UncountedTerminatedPods
 from volplane.api.core import Pod
+from volplane.api.finalizers import JOB_TRACKING_FINALIZER
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job.failure_policy import has_failed, ruling
 
-FINALIZER = "batch.kubernetes.io/job-tracking"
 MOST_UNCOUNTED = 500  # so that the status stays small
 
 
@@ -24,11 +24,11 @@ class JobTally(Struct, frozen=True):
     failed: int
     uncounted: UncountedTerminatedPods
     completed: frozenset[int]  # indexes
-    done_with: tuple[Pod, ...]  # they may lose their finalizer once the tally is written
+    done_with: tuple[Pod, ...]  # their finalizer may be removed once the tally is written
 
     @property
     def successes(self) -> int:
-        """With those that are on their way into the number."""
+        """Including pods whose uid is not a number yet."""
         return self.succeeded + len(self.uncounted.succeeded)
 
     @property
@@ -37,7 +37,7 @@ class JobTally(Struct, frozen=True):
 
 
 def is_tracked(pod: Pod) -> bool:
-    return FINALIZER in pod.metadata.finalizers
+    return JOB_TRACKING_FINALIZER in pod.metadata.finalizers
 
 
 def is_indexed(job: Job) -> bool:
@@ -45,7 +45,7 @@ def is_indexed(job: Job) -> bool:
 
 
 def tally(job: Job, pods: Sequence[Pod], *, ending: str = "") -> JobTally:
-    """`ending` is the condition that the job ends with, once it is known: no pod is waited for then."""
+    """`ending`: the condition that the job ends with, if it is known; then no pod is waited for."""
     status, held = job.status, job.status.uncounted_terminated_pods or UncountedTerminatedPods()
     tracked = {p.uid for p in pods if is_tracked(p)}
     good = [uid for uid in held.succeeded if uid in tracked]

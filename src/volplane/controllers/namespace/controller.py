@@ -25,7 +25,7 @@ from volplane.controllers.namespace.plan import (
     plan,
 )
 from volplane.loops.controller import Controller, Outcome, Replan
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 
 class Namespaces(Controller[str, NamespaceView, Step]):

@@ -9,7 +9,7 @@ from msgspec import Struct
 from volplane.api.core import Namespace, NamespaceCondition
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 FINALIZER = "kubernetes"
 LOOK_AGAIN = 0.5  # seconds; only while objects inside wait for others (grace, finalizers)
@@ -47,7 +47,7 @@ def plan(view: NamespaceView) -> Iterator[Step | Wait]:
     if made != namespace.status.conditions:
         yield SetConditions(made)
     if any(view.left.values()):
-        yield Wait(LOOK_AGAIN, "objects are left in it")
+        yield Wait(WaitReason.NAMESPACE_CONTENT, seconds=LOOK_AGAIN)
     else:
         yield FinalizeNamespace()
 

@@ -1,1 +1,1 @@
-"""Node lifecycle: who is heard of, who is not, and what that keeps away from a node."""
+"""Node lifecycle: heartbeats, the Ready condition, and the taints that follow from them."""

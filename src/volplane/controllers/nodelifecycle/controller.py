@@ -1,8 +1,8 @@
-"""Watches the heartbeats of nodes, and marks nodes without heartbeats.
+"""Watch the heartbeats of nodes, and set conditions and taints of nodes without them.
 
-A heartbeat is a new renewTime in the node's Lease or a new heartbeat in its status; what counts is when this
+A heartbeat is a new renewTime in the node's Lease or a new heartbeat in its status. What counts is when this
 process saw it, by its own clock, so that a wrong clock of a node does no harm. Heartbeats of a healthy node
-wake nobody: one timer per node ends with its grace period, and only then the last heartbeat is looked at.
+wake no key: one timer per node ends with its grace period, and only then the last heartbeat is checked.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class NodeLifecycleView(Struct, frozen=True):
 
 
 class NodeLifecycleMemory:
-    """When each node was last heard of, by this process' clock, and when zones may evict again."""
+    """The last heartbeat of each node, by this process' clock, and when zones may evict again."""
 
     def __init__(self) -> None:
         self.heard: dict[str, float] = {}
         self.pace = EvictionPace()
-        self.events: dict[str, tuple[RecordEvent, ...]] = {}  # of nodes that came or went
+        self.events: dict[str, tuple[RecordEvent, ...]] = {}  # of added and removed nodes
 
     def observe_node(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -94,9 +94,9 @@ class NodeLifecycle(Controller[str, NodeLifecycleView, Step]):
         self.pace = EvictionRates(*pace)
 
     def setup(self) -> None:
-        self.memory = NodeLifecycleMemory()  # a leader that comes back has heard nothing meanwhile
+        self.memory = NodeLifecycleMemory()  # a new leader has seen no heartbeats
         self.nodes = self.watch(Node, self.keys_of_node, observe=self.memory.observe_node)
-        # A lease wakes nobody: the kubelet reports changes in its status; only missing heartbeats matter
+        # A Lease wakes no key: the kubelet reports changes in its status; only missing heartbeats matter
         # here.
         self.leases = self.watch(Lease, observe=self.memory.observe_lease, namespace=LEASES)
         self.pods = self.watch(Pod)
@@ -113,7 +113,7 @@ class NodeLifecycle(Controller[str, NodeLifecycleView, Step]):
         return [new.name] if old is None or _relevant_fields(old) != _relevant_fields(new) else []
 
     def _others(self, node: Node) -> list[str]:
-        """How many nodes are ready decides about those that are not."""
+        """Other nodes of the zone: the number of ready nodes decides about the others."""
         return [n.name for n in self.nodes.all() if n.name != node.name and not is_ready(n)]
 
     # --- what the caches show

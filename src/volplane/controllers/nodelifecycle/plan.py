@@ -15,18 +15,29 @@ from math import isinf
 from msgspec import Struct, structs
 
 from volplane.api.core import Node, NodeCondition, Pod, Taint
-from volplane.rules.steps import TICK, UNTIL_CHANGED, CommonStep, Wait, normal, warning
-from volplane.rules.taints import NO_EXECUTE, NO_SCHEDULE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
+from volplane.rules.steps import TICK, CommonStep, normal, warning
+from volplane.rules.taints import (
+    DISK_PRESSURE,
+    MEMORY_PRESSURE,
+    NETWORK_UNAVAILABLE,
+    NO_EXECUTE,
+    NO_SCHEDULE,
+    NOT_READY,
+    PID_PRESSURE,
+    UNREACHABLE,
+    UNSCHEDULABLE,
+)
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 # What the kubelet reports. NetworkUnavailable is reported by others.
 REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _KEYS = {
     ("Ready", "False"): NOT_READY,
     ("Ready", "Unknown"): UNREACHABLE,
-    ("MemoryPressure", "True"): "node.kubernetes.io/memory-pressure",
-    ("DiskPressure", "True"): "node.kubernetes.io/disk-pressure",
-    ("NetworkUnavailable", "True"): "node.kubernetes.io/network-unavailable",
-    ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
+    ("MemoryPressure", "True"): MEMORY_PRESSURE,
+    ("DiskPressure", "True"): DISK_PRESSURE,
+    ("NetworkUnavailable", "True"): NETWORK_UNAVAILABLE,
+    ("PIDPressure", "True"): PID_PRESSURE,
 }
 _OURS = {(key, NO_SCHEDULE) for key in (*_KEYS.values(), UNSCHEDULABLE)} | {
     (NOT_READY, NO_EXECUTE),
@@ -37,10 +48,10 @@ _OURS = {(key, NO_SCHEDULE) for key in (*_KEYS.values(), UNSCHEDULABLE)} | {
 class NodeHealth(Struct, frozen=True):
     node: Node
     now: datetime
-    silent: float  # seconds since it was last heard of
-    grace: float  # seconds of silence that mean nothing
-    eviction_delay: float = 0.0  # seconds until its pods may be driven off; infinite while nothing moves
-    pods: Sequence[Pod] = ()  # on the node, and ready as far as anybody knows
+    silent: float  # seconds since the last heartbeat
+    grace: float  # seconds without a heartbeat before it is Unknown
+    eviction_delay: float = 0.0  # seconds until its pods may be evicted; infinite while the zone is disrupted
+    pods: Sequence[Pod] = ()  # on the node, and still marked ready
 
 
 class SetUnknown(Struct, frozen=True):
@@ -74,7 +85,7 @@ def plan(view: NodeHealth) -> Iterator[Step | CommonStep]:
             if before is not None and before.status == "True":
                 yield normal("NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
     else:
-        yield Wait(view.grace - view.silent, f"the next heartbeat of {node.name}")
+        yield Wait(WaitReason.HEARTBEAT, WaitData(node=node.name), view.grace - view.silent)
     yield from _taints(view, conditions)
     if _status(conditions) == "Unknown":
         for pod in view.pods:
@@ -83,7 +94,7 @@ def plan(view: NodeHealth) -> Iterator[Step | CommonStep]:
 
 
 def grace_of(node: Node, monitor: float, startup: float) -> float:
-    """A node that has never reported is given more time."""
+    """Seconds without a heartbeat before a node is Unknown; more for one that never reported."""
     return monitor if any(c.type == "Ready" for c in node.status.conditions) else startup
 
 
@@ -123,12 +134,14 @@ def _taints(view: NodeHealth, conditions: dict[str, NodeCondition]) -> Iterator[
     wanted = {(key, NO_SCHEDULE) for key in keeps_away}
     if view.node.spec.unschedulable:
         wanted.add((UNSCHEDULABLE, NO_SCHEDULE))
-    ready = conditions["Ready"].status if "Ready" in conditions else "True"  # a newcomer drives nobody off
+    ready = (
+        conditions["Ready"].status if "Ready" in conditions else "True"
+    )  # a new node gets no NoExecute taint
     drives = _KEYS.get(("Ready", ready))
     driving = any(t.effect == NO_EXECUTE and t.key in (NOT_READY, UNREACHABLE) for t in held)
     if drives is not None:
         if driving and not isinf(view.eviction_delay):
-            wanted.add((drives, NO_EXECUTE))  # from one to the other at once, the pods' clocks run already
+            wanted.add((drives, NO_EXECUTE))  # one taint replaces the other at once: tolerations already run
         elif view.eviction_delay == 0:
             wanted.add((drives, NO_EXECUTE))
         else:
@@ -144,11 +157,10 @@ def _taints(view: NodeHealth, conditions: dict[str, NodeCondition]) -> Iterator[
 
 
 def _eviction_wait(view: NodeHealth) -> Wait:
+    data = WaitData(node=view.node.name)
     if isinf(view.eviction_delay):
-        return Wait(UNTIL_CHANGED, f"pods stay on {view.node.name}: too many nodes of its zone are not ready")
-    return Wait(
-        view.eviction_delay, f"pods stay on {view.node.name} a little longer: one node after the other"
-    )
+        return Wait(WaitReason.ZONE_DISRUPTED, data)
+    return Wait(WaitReason.EVICTION_RATE, data, view.eviction_delay)
 
 
 def _stamp(moment: datetime) -> str:

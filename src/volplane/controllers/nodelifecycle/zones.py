@@ -1,7 +1,7 @@
 """How fast pods may be evicted from nodes that are not ready.
 
-Many nodes of a zone that stop reporting together mean a broken network rather than broken nodes, and then
-moving everything makes it worse. When no node at all is ready, the control plane is cut off: nothing moves.
+Many nodes of a zone that stop reporting together mean a network failure rather than failed nodes, and then
+evictions make it worse. When no node at all is ready, the control plane is cut off: nothing is evicted.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from math import inf
 from msgspec import Struct
 
 from volplane.api.core import Node
+from volplane.api.labels import REGION_LABEL, ZONE_LABEL
 from volplane.rules.steps import TICK
 from volplane.rules.taints import is_ready
 
-REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
+REGION, ZONE = REGION_LABEL, ZONE_LABEL
 
 
 class EvictionRates(Struct, frozen=True):
-    """Nodes a second and per zone; the words are those of the flags."""
+    """Nodes per second and zone, named as the flags."""
 
     node_eviction_rate: float = 0.1
     secondary_node_eviction_rate: float = 0.01
@@ -33,7 +34,7 @@ def zone_of(node: Node) -> str:
 
 
 def pause(node: Node, nodes: Iterable[Node], pace: EvictionRates) -> float:
-    """Seconds between two nodes of this node's zone; infinite while none may be given up."""
+    """Seconds between evictions of two nodes of the zone; infinite while none is allowed."""
     zones: dict[str, list[bool]] = {}
     for each in nodes:
         zones.setdefault(zone_of(each), []).append(is_ready(each))

@@ -1,1 +1,1 @@
-"""Pod garbage: pods that no kubelet will ever finish."""
+"""Pod garbage collector: delete pods that no kubelet will finish."""

@@ -16,8 +16,9 @@ from volplane.controllers.podgc.plan import RemovePod, plan, surplus
 from volplane.loops.controller import Controller
 from volplane.loops.events import EventRecorder
 from volplane.rules.pods import has_ended, node_of
-from volplane.rules.steps import TICK, CommonStep, Wait
+from volplane.rules.steps import TICK, CommonStep
 from volplane.rules.taints import is_out_of_service, is_ready
+from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class PodGarbage(Controller[str, View, RemovePod]):
             yield new.key
 
     def _may_be_garbage(self, pod: Pod) -> bool:
-        """Not a pod that waits for the scheduler, or that is on a node that exists and is in service."""
+        """False for a pod that waits for the scheduler, or on a node that exists and is in service."""
         if not pod.spec.node_name:
             return pod.is_deleting
         node = self.nodes.get(pod.spec.node_name)

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from volplane.api.core import Node, Pod
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import Wait
 from volplane.rules.taints import is_out_of_service, is_ready
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class RemovePod(Struct, frozen=True):
@@ -33,7 +33,7 @@ def plan(pod: Pod, node: Node | None, *, quarantine: float) -> Iterator[RemovePo
             yield RemovePod(pod, "it is going and was never scheduled")
     elif node is None:
         if quarantine > 0:
-            yield Wait(quarantine, f"node {name} may still show up")
+            yield Wait(WaitReason.NODE_QUARANTINE, WaitData(node=name), quarantine)
         else:
             yield RemovePod(pod, "PodGC: node no longer exists", gone=name)
     elif pod.is_deleting and not is_ready(node) and is_out_of_service(node):

@@ -14,6 +14,7 @@ from typing import TypeVar, assert_never
 from msgspec import structs
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import PV_PROTECTION_FINALIZER, PVC_PROTECTION_FINALIZER
 from volplane.api.storage import VolumeAttributesClass
 from volplane.client.client import Client
 from volplane.controllers.protection.plan import (
@@ -31,15 +32,14 @@ from volplane.controllers.protection.plan import (
 )
 from volplane.loops.controller import Controller, Replan
 from volplane.rules import pods
-from volplane.rules.binding import CLAIM_PROTECTION, VOLUME_PROTECTION
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 
 V = TypeVar("V")
 Protected = PersistentVolume | PersistentVolumeClaim | VolumeAttributesClass
 
 
 class Protection(Controller[str, V, Step]):
-    """What the three have in common: how a step is carried out."""
+    """The shared part of the three: how a step is carried out."""
 
     workers = 64
 
@@ -47,7 +47,7 @@ class Protection(Controller[str, V, Step]):
         raise NotImplementedError
 
     async def verify(self, view: V) -> V:
-        """The view with its users as the server shows them."""
+        """The view with its users as read from the server."""
         raise NotImplementedError
 
     async def act(self, key: str, view: V, step: Step) -> Replan[V] | None:
@@ -85,7 +85,7 @@ class ClaimProtection(Protection[ClaimProtectionView]):
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterable[str]:
-        return [new.key] if new is not None and not is_protected(new, CLAIM_PROTECTION) else []
+        return [new.key] if new is not None and not is_protected(new, PVC_PROTECTION_FINALIZER) else []
 
     def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterator[str]:
         for key in pods.claim_keys(old) if old is not None else ():
@@ -115,7 +115,7 @@ class VolumeProtection(Protection[PersistentVolume]):
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterable[str]:
-        return [new.key] if new is not None and not is_protected(new, VOLUME_PROTECTION) else []
+        return [new.key] if new is not None and not is_protected(new, PV_PROTECTION_FINALIZER) else []
 
     def view(self, key: str) -> PersistentVolume | None:
         return self.volumes.get(key)
@@ -191,7 +191,7 @@ class LiveLists:
         if answer is None:
             answer = self._next[namespace] = asyncio.get_running_loop().create_future()
         lock = self._locks.setdefault(namespace, asyncio.Lock())
-        async with lock:  # the first to enter after a list ended asks for all who came meanwhile
+        async with lock:  # the first caller after a list has ended lists for all that are waiting
             if not answer.done():
                 await self._ask(namespace, answer)
         return answer.result()

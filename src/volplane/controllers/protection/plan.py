@@ -12,10 +12,15 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.finalizers import (
+    PV_PROTECTION_FINALIZER,
+    PVC_PROTECTION_FINALIZER,
+    VAC_PROTECTION_FINALIZER,
+)
 from volplane.api.storage import VolumeAttributesClass
 from volplane.rules import pods
-from volplane.rules.binding import ATTRIBUTES_PROTECTION, CLAIM_PROTECTION, VOLUME_PROTECTION, claim_key
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.binding import claim_key
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class ClaimProtectionView(Struct, frozen=True):
@@ -43,14 +48,14 @@ class RemoveFinalizer(Struct, frozen=True):
 
 
 class VerifyUnused(Struct, frozen=True):
-    """The caches show nobody who uses it: read from the server before the finalizer is removed."""
+    """The caches show no user: list users from the server before the finalizer is removed."""
 
 
 Step = AddFinalizer | RemoveFinalizer | VerifyUnused
 
 
 def is_protected(obj: PersistentVolume | PersistentVolumeClaim, finalizer: str) -> bool:
-    """Protected and not being deleted: most changes are of such objects, and need nothing."""
+    """Whether it is protected and not being deleted: then nothing is to be done."""
     return not obj.is_deleting and finalizer in obj.metadata.finalizers
 
 
@@ -60,28 +65,28 @@ def plan_claim(
     """`users` are pods that name the claim; `proven`: they were read from the server."""
     have = claim.metadata.finalizers
     if not claim.is_deleting:
-        if CLAIM_PROTECTION not in have:
-            yield AddFinalizer((*have, CLAIM_PROTECTION))
-    elif CLAIM_PROTECTION in have:
-        holders = [pod.key for pod in users if uses_claim(pod, claim)]
+        if PVC_PROTECTION_FINALIZER not in have:
+            yield AddFinalizer((*have, PVC_PROTECTION_FINALIZER))
+    elif PVC_PROTECTION_FINALIZER in have:
+        holders = tuple(sorted(pod.key for pod in users if uses_claim(pod, claim)))
         if holders:
-            yield Wait(UNTIL_CHANGED, f"still used by pod {', '.join(sorted(holders))}")
+            yield Wait(WaitReason.CLAIM_IN_USE, WaitData(pods=holders))
         elif not proven:
             yield VerifyUnused()
         else:
-            yield RemoveFinalizer(_without(have, CLAIM_PROTECTION))
+            yield RemoveFinalizer(_without(have, PVC_PROTECTION_FINALIZER))
 
 
 def plan_volume(volume: PersistentVolume) -> Iterator[Step | Wait]:
     have = volume.metadata.finalizers
     if not volume.is_deleting:
-        if VOLUME_PROTECTION not in have:
-            yield AddFinalizer((*have, VOLUME_PROTECTION))
-    elif VOLUME_PROTECTION in have:
+        if PV_PROTECTION_FINALIZER not in have:
+            yield AddFinalizer((*have, PV_PROTECTION_FINALIZER))
+    elif PV_PROTECTION_FINALIZER in have:
         if volume.status.phase == "Bound":
-            yield Wait(UNTIL_CHANGED, f"still bound to claim {claim_key(volume)}")
+            yield Wait(WaitReason.VOLUME_BOUND, WaitData(claim=claim_key(volume)))
         else:
-            yield RemoveFinalizer(_without(have, VOLUME_PROTECTION))
+            yield RemoveFinalizer(_without(have, PV_PROTECTION_FINALIZER))
 
 
 def plan_attributes(
@@ -90,15 +95,15 @@ def plan_attributes(
     """`users` are the claims and volumes that refer to the class; `proven`: as read from the server."""
     have = attributes.metadata.finalizers
     if not attributes.is_deleting:
-        if ATTRIBUTES_PROTECTION not in have:
-            yield AddFinalizer((*have, ATTRIBUTES_PROTECTION))
-    elif ATTRIBUTES_PROTECTION in have:
+        if VAC_PROTECTION_FINALIZER not in have:
+            yield AddFinalizer((*have, VAC_PROTECTION_FINALIZER))
+    elif VAC_PROTECTION_FINALIZER in have:
         if users:
-            yield Wait(UNTIL_CHANGED, f"still referred to by {', '.join(sorted(users))}")
+            yield Wait(WaitReason.ATTRIBUTES_CLASS_IN_USE, WaitData(names=tuple(sorted(users))))
         elif not proven:
             yield VerifyUnused()
         else:
-            yield RemoveFinalizer(_without(have, ATTRIBUTES_PROTECTION))
+            yield RemoveFinalizer(_without(have, VAC_PROTECTION_FINALIZER))
 
 
 def classes_of(obj: PersistentVolume | PersistentVolumeClaim) -> list[str]:
@@ -121,7 +126,7 @@ def uses_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
 
 
 def _protects_own_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    """The claim of an ephemeral volume is deleted with its pod: one deleted without grace does not count."""
+    """Whether a pod protects the claim of its ephemeral volume: not if it is deleted without grace."""
     killed = pod.is_deleting and pod.metadata.deletion_grace_period_seconds == 0
     return not killed and pods.owns(pod, claim)
 

@@ -1,4 +1,4 @@
-"""Keeps the status of quotas, woken by quotas and by the claims of their namespace."""
+"""Update the status of quotas, woken by quotas and by the claims of their namespace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ResourceQuotas(Controller[str, QuotaView, SetQuotaStatus]):
 
     async def act(self, key: str, view: QuotaView, step: SetQuotaStatus) -> None:
         quota = view.quota
-        # A merge patch of a map has to name what is removed.
+        # A merge patch of a map must name removed keys.
         hard, used = dict.fromkeys(quota.status.hard), dict.fromkeys(quota.status.used)
         status = {"hard": {**hard, **step.hard}, "used": {**used, **step.used}}
         await self.client.patch(

@@ -14,7 +14,8 @@ from volplane.api.core import Pod, ReplicationController
 from volplane.base import clock
 from volplane.controllers.replicaset.plan import SetReplicaSetStatus, Step, Wanted, plan
 from volplane.loops.controller import Controller
-from volplane.rules.steps import CommonStep, Wait
+from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import CreatePod, DeletePod, controller_uids, owner_keys
 
 

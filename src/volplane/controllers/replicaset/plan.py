@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from volplane.api.apps import ReplicaSet, ReplicaSetStatus
 from volplane.api.core import Pod, PodTemplateSpec, ReplicationController, ReplicationControllerStatus
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 from volplane.rules.workloads import (
     CreatePod,
     DeletePod,

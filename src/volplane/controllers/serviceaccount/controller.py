@@ -1,4 +1,4 @@
-"""Creates both objects for a namespace, and again when somebody deletes or changes them."""
+"""Create both objects for a namespace, and restore them when they are deleted or changed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""snapshot-controller: VolumeSnapshots get their contents, follow them, and take them along when they go."""
+"""snapshot-controller: create the contents of VolumeSnapshots, copy their status, delete them together."""

@@ -1,4 +1,4 @@
-"""The content that is made for a snapshot. Pure."""
+"""The content that is created for a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from volplane.api import kinds
 from volplane.api.core import ObjectReference, PersistentVolume, PersistentVolumeClaim
 from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import (
+    VolumeGroupSnapshotClass,
     VolumeSnapshot,
     VolumeSnapshotClass,
     VolumeSnapshotContent,
@@ -13,6 +14,7 @@ from volplane.api.snapshot import (
     VolumeSnapshotContentSpec,
 )
 from volplane.rules import binding, snapshots
+from volplane.rules.snapshots import AnySnapshot
 
 
 class InvalidSnapshotSource(ValueError):
@@ -22,7 +24,7 @@ class InvalidSnapshotSource(ValueError):
 def volume_of(
     snapshot: VolumeSnapshot, claim: PersistentVolumeClaim | None, volume: PersistentVolume | None
 ) -> PersistentVolume:
-    """The volume to copy: bound to the claim both ways, and a driver's. Raises Unfit."""
+    """The volume to copy: bound to the claim, and with a CSI source. Raises InvalidSnapshotSource."""
     name = snapshot.spec.source.persistent_volume_claim_name or ""
     if claim is None:
         raise InvalidSnapshotSource(
@@ -44,49 +46,43 @@ def volume_of(
     return volume
 
 
+def reference(obj: AnySnapshot) -> ObjectReference:
+    kind = kinds.of(type(obj))
+    return ObjectReference(
+        kind=kind.kind, api_version=kind.api_version, namespace=obj.namespace, name=obj.name, uid=obj.uid
+    )
+
+
+def content_metadata(
+    snapshot: AnySnapshot, snapshot_class: VolumeSnapshotClass | VolumeGroupSnapshotClass, *, node: str = ""
+) -> ObjectMeta:
+    """Raises InvalidSnapshotClass and InvalidTemplate for a secret that cannot be named."""
+    kind, name = snapshots.kind_of(snapshot), snapshots.content_name(snapshot)
+    secret = snapshots.secret_of_content(snapshot_class, name, snapshot)
+    return ObjectMeta(
+        name=name,
+        annotations=snapshots.secret_annotations(kind, secret),
+        labels={snapshots.MANAGED_BY: node} if node else {},
+        finalizers=(kind.content_finalizer,),  # from the start: it cannot be deleted before the next plan
+    )
+
+
 def make_content(
     snapshot: VolumeSnapshot,
     snapshot_class: VolumeSnapshotClass,
-    volume: PersistentVolume | None,
+    volume: PersistentVolume,
     *,
     node: str = "",
     keep_mode: bool = True,
 ) -> VolumeSnapshotContent:
-    """Raises BadClass and BadTemplate for a secret that cannot be named."""
-    assert volume is not None
+    """The content of a dynamically provisioned snapshot. Raises InvalidSnapshotClass and InvalidTemplate."""
     assert volume.spec.csi is not None
-    name = snapshots.content_name(snapshot)
-    secret = snapshots.secret(
-        snapshots.SNAPSHOTTER,
-        snapshot_class.parameters,
-        {"volumesnapshotcontent.name": name, "volumesnapshot.namespace": snapshot.namespace},
-        own={"volumesnapshot.name": snapshot.name},
-    )
-    notes = {}
-    if secret is not None:
-        notes = {snapshots.SECRET_NAME: secret.name, snapshots.SECRET_NAMESPACE: secret.namespace}
-    # Held from its first moment: nobody can take it away between its making and the next look.
-    metadata = ObjectMeta(
-        name=name,
-        annotations=notes,
-        labels={snapshots.MANAGED_BY: node} if node else {},
-        finalizers=(snapshots.CONTENT_BOUND,),
-    )
-    kind = kinds.of(VolumeSnapshot)
-    ref = ObjectReference(
-        kind=kind.kind,
-        api_version=kind.api_version,
-        namespace=snapshot.namespace,
-        name=snapshot.name,
-        uid=snapshot.uid,
-        resource_version=snapshot.metadata.resource_version,
-    )
     spec = VolumeSnapshotContentSpec(
-        volume_snapshot_ref=ref,
+        volume_snapshot_ref=reference(snapshot),
         deletion_policy=snapshot_class.deletion_policy,
         driver=snapshot_class.driver,
         volume_snapshot_class_name=snapshot_class.name,
         source=VolumeSnapshotContentSource(volume_handle=volume.spec.csi.volume_handle),
         source_volume_mode=volume.spec.volume_mode if keep_mode else None,
     )
-    return VolumeSnapshotContent(metadata=metadata, spec=spec)
+    return VolumeSnapshotContent(metadata=content_metadata(snapshot, snapshot_class, node=node), spec=spec)

@@ -9,44 +9,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any
 
 from msgspec import Struct, structs
 
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
-from volplane.api.errors import APIError, Conflict
 from volplane.api.snapshot import (
     VolumeGroupSnapshot,
     VolumeSnapshot,
     VolumeSnapshotClass,
     VolumeSnapshotContent,
 )
-from volplane.base import trace
-from volplane.client.client import Client
 from volplane.controllers.snapshot import plan as plans
+from volplane.controllers.snapshot.common_plan import plan_content
 from volplane.controllers.snapshot.crd_wait import wait_for_crds
 from volplane.controllers.snapshot.operation_metrics import SnapshotOperations
-from volplane.controllers.snapshot.plan import (
-    AddClaimFinalizer,
-    AddContentFinalizer,
-    CreateContent,
-    RemoveClaimFinalizer,
-    SnapshotInputs,
-)
-from volplane.controllers.snapshot.settings import SnapshotControllerOptions
-from volplane.controllers.snapshot.status_writer import COMPONENT, SnapshotWriter
-from volplane.controllers.snapshot.steps import (
-    AnnotateBeingDeleted,
-    BindContent,
-    CopyStatus,
-    DeleteContent,
-    ReportError,
-    SetFinalizers,
-)
+from volplane.controllers.snapshot.plan import AddClaimFinalizer, RemoveClaimFinalizer, SnapshotInputs
+from volplane.controllers.snapshot.status_writer import COMPONENT, SnapshotWriter, relevant_fields
+from volplane.controllers.snapshot.steps import AddContentFinalizer, CopyStatus, SetFinalizers, SnapshotStep
 from volplane.loops.controller import Continue, Outcome
-from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import snapshots, topology
+from volplane.rules.snapshots import AnyContent, AnySnapshot
 from volplane.rules.steps import CommonStep
 
 log = logging.getLogger(__name__)
@@ -63,11 +46,6 @@ class SnapshotView(Struct, frozen=True):
     def claim(self) -> PersistentVolumeClaim | None:
         return self.inputs.claim
 
-    @property
-    def content(self) -> VolumeSnapshotContent:
-        assert self.inputs.content is not None
-        return self.inputs.content
-
 
 class SourceClaimView(Struct, frozen=True):
     """A claim that snapshots were taken of."""
@@ -77,37 +55,14 @@ class SourceClaimView(Struct, frozen=True):
 
 
 View = SnapshotView | SourceClaimView
-SnapshotStep = (
-    SetFinalizers
-    | AddClaimFinalizer
-    | CreateContent
-    | BindContent
-    | CopyStatus
-    | ReportError
-    | AnnotateBeingDeleted
-    | DeleteContent
-)
 
 
 class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
     name = COMPONENT
 
-    def __init__(
-        self,
-        client: Client,
-        settings: SnapshotControllerOptions = SnapshotControllerOptions(),  # noqa: B008  (frozen)
-        *,
-        events: EventRecorder | None = None,
-    ) -> None:
-        super().__init__(
-            client,
-            events=events,
-            workers=settings.worker_threads,
-            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
-            resync=settings.resync_period,
-        )
-        self.settings = settings
-        self.options = plans.SnapshotPlanOptions(keep_mode=settings.prevent_volume_mode_conversion)
+    @property
+    def options(self) -> plans.SnapshotPlanOptions:
+        return plans.SnapshotPlanOptions(keep_mode=self.settings.prevent_volume_mode_conversion)
 
     def setup(self) -> None:
         self.memory = SnapshotOperations()
@@ -137,7 +92,7 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
 
     def keys_of_snapshot(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> Iterator[str]:
         snapshot = new or old
-        if snapshot is not None and (old is new or _relevant_fields(old) != _relevant_fields(new)):
+        if snapshot is not None and (old is new or relevant_fields(old) != relevant_fields(new)):
             yield snapshot.key
         if new is None and old is not None:
             yield from (CLAIM + key for key in _source(old))
@@ -232,12 +187,12 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
 
     def plan(self, view: View) -> Iterator[plans.Step | CommonStep]:
         if isinstance(view, SourceClaimView):
-            # Somebody removed the finalizers of its snapshot by force: it would be kept for ever.
+            # The finalizers of its snapshot were removed by force: nothing else would release the claim.
             if not view.used and snapshots.CLAIM_AS_SOURCE in view.claim.metadata.finalizers:
                 yield RemoveClaimFinalizer()
             return
         for content in view.contents:
-            yield from plans.plan_content(content)
+            yield from plan_content(content)
         if view.snapshot is not None:
             yield from plans.plan(view.snapshot, view.inputs, self.options)
 
@@ -259,41 +214,22 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
             case RemoveClaimFinalizer():
                 removal = {"$deleteFromPrimitiveList/finalizers": [snapshots.CLAIM_AS_SOURCE]}
                 await self._patch_claim(view.claim, removal)
-            case _:
-                assert isinstance(view, SnapshotView)
-                return await self._act_on_snapshot(view, self.subject(view), step)
-        return None
-
-    async def _act_on_snapshot(
-        self, view: SnapshotView, snapshot: VolumeSnapshot, step: SnapshotStep
-    ) -> Outcome[View]:
-        match step:
-            case SetFinalizers(finalizers, class_name):
-                if snapshot.is_deleting:
-                    self.memory.finish(snapshot, "DeleteSnapshot")
-                spec = {"volumeSnapshotClassName": class_name} if class_name is not None else None
-                written = await self.set_finalizers(snapshot, finalizers, spec)
-                return Continue(structs.replace(view, snapshot=written))
             case AddClaimFinalizer():
                 await self._patch_claim(view.claim, {"finalizers": [snapshots.CLAIM_AS_SOURCE]})
-            case CreateContent(content):
-                await self._create_content(snapshot, content)
-            case BindContent():
-                await self._bind(snapshot, view.content)
-            case CopyStatus(status):
-                self.memory.end(snapshot, status)
-                await self.set_status(snapshot, status)
-            case ReportError(reason, message, unready, final):
-                error = snapshot.status.error if snapshot.status is not None else None
-                await self.report_error(snapshot, error, reason, message, unready=unready, final=final)
-            case AnnotateBeingDeleted():
-                annotations = {"annotations": {snapshots.BEING_DELETED: snapshots.YES}}
-                await self.patch(view.content, {"metadata": annotations})
-            case DeleteContent():
-                await self.delete_content(view.content)
             case _:
-                assert_never(step)
+                assert isinstance(view, SnapshotView)
+                snapshot = self.subject(view)
+                self._measure(snapshot, step)
+                written = await self.act_on_snapshot(snapshot, view.inputs.content, step)
+                return Continue(structs.replace(view, snapshot=written)) if written is not None else None
         return None
+
+    def _measure(self, snapshot: VolumeSnapshot, step: SnapshotStep) -> None:
+        """Finish the operations that a step completes."""
+        if isinstance(step, SetFinalizers) and snapshot.is_deleting:
+            self.memory.finish(snapshot, "DeleteSnapshot")
+        elif isinstance(step, CopyStatus):
+            self.memory.end(snapshot, step.status)
 
     async def _patch_claim(self, claim: PersistentVolumeClaim | None, metadata: Mapping[str, Any]) -> None:
         assert claim is not None
@@ -306,27 +242,13 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
             missing_ok="finalizers" not in metadata,
         )
 
-    async def _create_content(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> None:
-        ref = structs.replace(
-            content.spec.volume_snapshot_ref, resource_version=snapshot.metadata.resource_version
-        )
-        content = structs.replace(content, spec=structs.replace(content.spec, volume_snapshot_ref=ref))
-        with trace.span(COMPONENT, "create content", f"snapshot/{snapshot.key}"):
-            await self.client.create(content, exists_ok=True)
-        log.info("Content created", extra={"snapshot": snapshot.key, "content": content.name})
-
-    async def _bind(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> None:
-        spec: dict[str, Any] = {"volumeSnapshotRef": {"uid": snapshot.uid}}
-        if (name := snapshot.spec.volume_snapshot_class_name) is not None:
-            spec["volumeSnapshotClassName"] = name
-        try:
-            await self.patch(content, {"spec": spec}, revision=content.metadata.resource_version)
-        except Conflict:
-            raise  # it has changed meanwhile: the next plan shows to whom it is bound
-        except APIError as error:
-            told = f"Snapshot failed to bind VolumeSnapshotContent, {error}"
-            known = snapshot.status.error if snapshot.status is not None else None
-            await self.report_error(snapshot, known, "SnapshotBindFailed", told, unready=True, final=False)
+    async def create_content(self, snapshot: AnySnapshot, content: AnyContent) -> None:
+        """With the version of the snapshot that the content is created for."""
+        assert isinstance(content, VolumeSnapshotContent)
+        version = snapshot.metadata.resource_version
+        ref = structs.replace(content.spec.volume_snapshot_ref, resource_version=version)
+        spec = structs.replace(content.spec, volume_snapshot_ref=ref)
+        await super().create_content(snapshot, structs.replace(content, spec=spec))
 
 
 def _source(snapshot: VolumeSnapshot) -> list[str]:
@@ -342,15 +264,6 @@ def _named_content(snapshot: VolumeSnapshot) -> list[str]:
 
 def _owned_by(snapshot: VolumeSnapshot, uid: str) -> bool:
     return any(owner.uid == uid for owner in snapshot.metadata.owner_references)
-
-
-def _relevant_fields(snapshot: VolumeSnapshot | None) -> object:
-    """The fields whose change matters; our own error in the status must not cut a pause short."""
-    if snapshot is None:
-        return None
-    meta, status = snapshot.metadata, snapshot.status
-    told = (status.bound_volume_snapshot_content_name, status.ready_to_use) if status is not None else None
-    return snapshot.uid, snapshot.is_deleting, meta.finalizers, snapshot.spec, told
 
 
 def _relevant_claim_fields(claim: PersistentVolumeClaim | None) -> object:

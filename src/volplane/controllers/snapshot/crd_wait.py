@@ -1,4 +1,4 @@
-"""Waits until the kinds of snapshots are served: they are custom resources."""
+"""Wait until the kinds of snapshots are served: they are custom resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long snapshot operations take, as upstream measures it: from the first plan to the result."""
+"""The duration of snapshot operations, as upstream measures it: from the first plan to the result."""
 
 from __future__ import annotations
 

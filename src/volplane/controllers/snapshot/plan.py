@@ -9,33 +9,19 @@ again, because the content can be changed or deleted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from msgspec import Struct
 
-from volplane.api import quantity
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.api.snapshot import (
-    VolumeSnapshot,
-    VolumeSnapshotClass,
-    VolumeSnapshotContent,
-    VolumeSnapshotStatus,
-)
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
+from volplane.controllers.snapshot import common_plan as common
 from volplane.controllers.snapshot.content import InvalidSnapshotSource, make_content, volume_of
-from volplane.controllers.snapshot.steps import (
-    AnnotateBeingDeleted,
-    BindContent,
-    CopyStatus,
-    DeleteContent,
-    ReportError,
-    SetFinalizers,
-)
-from volplane.rules import sizes, snapshots
-from volplane.rules.snapshots import InvalidSnapshotClass
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.controllers.snapshot.steps import AddContentFinalizer, ReportError, SnapshotStep
+from volplane.rules import snapshots
+from volplane.rules.snapshots import AnyContent, InvalidSnapshotClass
+from volplane.rules.steps import CommonStep, warning
 from volplane.rules.templates import InvalidTemplate
-
-VOLUME_MISSING = "VolumeSnapshotContent is missing"
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class SnapshotInputs(Struct, frozen=True):
@@ -63,29 +49,7 @@ class RemoveClaimFinalizer(Struct, frozen=True):
     """The claim is no longer needed."""
 
 
-class CreateContent(Struct, frozen=True):
-    content: VolumeSnapshotContent
-
-
-class AddContentFinalizer(Struct, frozen=True):
-    """Keep the content until its snapshotter has deleted the snapshot."""
-
-    content: VolumeSnapshotContent
-    finalizers: tuple[str, ...]
-
-
-Step = (
-    SetFinalizers
-    | AddClaimFinalizer
-    | RemoveClaimFinalizer
-    | CreateContent
-    | AddContentFinalizer
-    | BindContent
-    | CopyStatus
-    | ReportError
-    | AnnotateBeingDeleted
-    | DeleteContent
-)
+Step = SnapshotStep | AddContentFinalizer | AddClaimFinalizer | RemoveClaimFinalizer
 
 
 def plan(
@@ -96,9 +60,9 @@ def plan(
     if snapshot.is_deleting:
         yield from _delete(snapshot, inputs)
     elif snapshots.is_ready(snapshot) and snapshots.bound_name(snapshot):
-        yield from _verify(snapshot, inputs)
-    elif snapshot.spec.source.volume_snapshot_content_name is not None:
-        yield from _bind_existing(snapshot, inputs)
+        yield from common.verify(snapshot, inputs.content)
+    elif snapshots.source_content_name(snapshot) is not None:
+        yield from common.bind_existing(snapshot, inputs.content)
     elif snapshots.IN_GROUP in snapshot.metadata.finalizers:
         yield from _join(snapshot, inputs)
     else:
@@ -112,7 +76,7 @@ def _keeps_claim(inputs: SnapshotInputs) -> bool:
     return held and not inputs.claim_is_used
 
 
-# --- one of a claim's volume
+# --- a snapshot of a claim's volume
 
 
 def _take(
@@ -120,226 +84,86 @@ def _take(
 ) -> Iterator[Step | CommonStep]:
     content = inputs.content
     if content is not None:
-        if content.spec.source.volume_handle is None:
-            which = "is pre-provisioned while expecting a dynamically provisioned one"
-            yield ReportError("SnapshotContentMismatch", f"VolumeSnapshotContent {content.name} {which}")
-        elif not snapshots.is_bound_to(content, snapshot):
-            yield _report_misbound(content)
-        else:
-            yield from _set_finalizers(snapshot, content)
-            yield from _copy_status(snapshot, content)
+        if (mismatch := common.find_dynamic_mismatch(snapshot, content)) is not None:
+            yield mismatch
+            return
+        yield from common.set_finalizers(snapshot, content)
+        yield from common.copy_status(snapshot, content)
         return
     if snapshot.status is not None and snapshot.status.creation_time is not None:
-        yield ReportError("SnapshotContentMissing", VOLUME_MISSING, final=True)
+        yield common.report_missing(snapshot, final=True)
         return
-    chosen = _class(snapshot, inputs)
+    chosen = common.choose_class(snapshot, inputs.classes, lambda: _find_driver(snapshot, inputs))
     if isinstance(chosen, ReportError):
         yield chosen
         return
-    yield from _set_finalizers(snapshot, None, chosen.name)
+    yield from common.set_finalizers(snapshot, None, chosen.name)
     claim = inputs.claim
     try:
-        volume_of(snapshot, claim, inputs.volume)
-        made = make_content(snapshot, chosen, inputs.volume, node=inputs.node, keep_mode=settings.keep_mode)
+        volume = volume_of(snapshot, claim, inputs.volume)
+        made = make_content(snapshot, chosen, volume, node=inputs.node, keep_mode=settings.keep_mode)
     except (InvalidSnapshotSource, InvalidSnapshotClass, InvalidTemplate) as error:
-        failed = f"Failed to create snapshot content with error {error}"
-        yield ReportError("SnapshotContentCreationFailed", failed)
+        yield common.report_creation_failure(snapshot, error)
         return
     assert claim is not None
     if snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers:
         if claim.is_deleting:
             why = f"cannot add finalizer on claim {claim.name} because it is being deleted"
-            yield ReportError(
-                "SnapshotContentCreationFailed", f"Failed to create snapshot content with error {why}"
-            )
+            yield common.report_creation_failure(snapshot, why)
             return
         yield AddClaimFinalizer()
-    yield CreateContent(made)
-    yield normal(
-        "CreatingSnapshot", f"Waiting for a snapshot {snapshot.key} to be created by the CSI driver."
-    )
-    yield from _copy_status(snapshot, made)
+    yield from common.create_content(snapshot, made)
 
 
-def _class(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> VolumeSnapshotClass | ReportError:
-    if (name := snapshot.spec.volume_snapshot_class_name) is not None:
-        found = inputs.classes.get(name)
-        if found is None:
-            why = f'volumesnapshotclass.snapshot.storage.k8s.io "{name}" not found'
-            told = f"Failed to get snapshot class with error {why}"
-            return ReportError("GetSnapshotClassFailed", told, unready=False)
-        return found
-    try:
-        volume = volume_of(snapshot, inputs.claim, inputs.volume)
-        assert volume.spec.csi is not None
-        candidates = snapshots.defaults(inputs.classes.values(), volume.spec.csi.driver)
-        if len(candidates) == 1:
-            return candidates[0]
-        why = (
-            f"{len(candidates)} default snapshot classes were found"
-            if candidates
-            else "cannot find default snapshot class"
-        )
-    except InvalidSnapshotSource as error:
-        why = str(error)
-    told = f"Failed to set default snapshot class with error {why}"
-    return ReportError("SetDefaultSnapshotClassFailed", told, unready=False)
+def _find_driver(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> str:
+    source = volume_of(snapshot, inputs.claim, inputs.volume).spec.csi
+    assert source is not None
+    return source.driver
 
 
-# --- one that was there before
-
-
-def _bind_existing(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
-    content = inputs.content
-    if content is None:
-        yield ReportError("SnapshotContentMissing", VOLUME_MISSING)
-    elif content.spec.source.snapshot_handle is None:
-        which = "is dynamically provisioned while expecting a pre-provisioned one"
-        yield ReportError("SnapshotContentMismatch", f"VolumeSnapshotContent {which}")
-    elif not snapshots.is_for(content, snapshot):
-        yield _report_misbound(content)
-    else:
-        yield from _set_finalizers(snapshot, content)
-        ref, named = content.spec.volume_snapshot_ref, snapshot.spec.volume_snapshot_class_name
-        if not ref.uid or (named is not None and content.spec.volume_snapshot_class_name is None):
-            yield BindContent()
-        yield from _copy_status(snapshot, content)
-
-
-def _report_misbound(content: VolumeSnapshotContent) -> ReportError:
-    told = f"VolumeSnapshotContent [{content.name}] is bound to a different snapshot"
-    return ReportError("SnapshotContentMisbound", told)
-
-
-# --- one of a group: its content was made with it
+# --- a member of a group: its content was created with it
 
 
 def _join(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
     content = inputs.content
     if content is None or not snapshots.is_bound_to(content, snapshot):
-        yield Wait(UNTIL_CHANGED, f"detected group snapshot member {snapshot.key} with no content")
+        yield Wait(WaitReason.GROUP_MEMBER_WITHOUT_CONTENT, WaitData(names=(snapshot.key,)))
         return
-    yield from _set_finalizers(snapshot, content)
-    yield from _copy_status(snapshot, content, group=inputs.group)
+    yield from common.set_finalizers(snapshot, content)
+    yield from common.copy_status(snapshot, content, group=inputs.group)
 
 
-# --- what all have in common
-
-
-def _set_finalizers(
-    snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None, class_name: str | None = None
-) -> Iterator[Step | CommonStep]:
-    """As source always; bound only where the content is to go with the snapshot."""
-    wanted = [snapshots.AS_SOURCE]
-    if content is not None and content.spec.deletion_policy == snapshots.DELETE:
-        wanted.append(snapshots.BOUND)
-    have = snapshot.metadata.finalizers
-    missing = [f for f in wanted if f not in have]
-    named = snapshot.spec.volume_snapshot_class_name
-    chosen = class_name if class_name is not None and named is None else None
-    if missing or chosen is not None:
-        yield SetFinalizers((*have, *missing), chosen)
-
-
-def _copy_status(
-    snapshot: VolumeSnapshot, content: VolumeSnapshotContent, *, group: str = ""
-) -> Iterator[Step | CommonStep]:
-    now = snapshot.status or VolumeSnapshotStatus()
-    status = status_changes(now, content)
-    if group and now.volume_group_snapshot_name is None:
-        status["volumeGroupSnapshotName"] = group
-    if not status:
-        return
-    yield CopyStatus(status)
-    if "creationTime" in status:
-        told = f"Snapshot {snapshot.key} was successfully created by the CSI driver."
-        yield normal("SnapshotCreated", told)
-    if status.get("readyToUse") is True:
-        yield normal("SnapshotReady", f"Snapshot {snapshot.key} is ready to use.")
-
-
-def status_changes(now: VolumeSnapshotStatus, content: VolumeSnapshotContent) -> dict[str, Any]:
-    """What of the content's status the snapshot lacks. Size and time are set once."""
-    there = content.status
-    ready = there is not None and there.ready_to_use is True
-    status: dict[str, Any] = {}
-    if now.bound_volume_snapshot_content_name is None:
-        status["boundVolumeSnapshotContentName"] = content.name
-    if now.ready_to_use is not ready:
-        status["readyToUse"] = ready
-    error = there.error if there is not None and not ready else None
-    if (now.error and (now.error.time, now.error.message)) != (error and (error.time, error.message)):
-        status["error"] = {"time": error.time, "message": error.message} if error is not None else None
-    if there is None:
-        return status
-    if now.creation_time is None and there.creation_time is not None:
-        status["creationTime"] = snapshots.stamp(there.creation_time)
-    size = quantity.value(now.restore_size or 0)
-    if there.restore_size is not None and (now.restore_size is None or (not size and there.restore_size)):
-        status["restoreSize"] = sizes.format_size(there.restore_size)
-    return status
-
-
-def _verify(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
-    content = inputs.content
-    if content is None:
-        yield ReportError("SnapshotContentMissing", VOLUME_MISSING, final=True)
-    elif not snapshots.is_bound_to(content, snapshot):
-        told = "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly"
-        yield ReportError("SnapshotMisbound", told, final=True)
-    else:
-        yield from _set_finalizers(snapshot, content)
-
-
-# --- the end
+# --- deletion
 
 
 def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
     ours = (snapshots.AS_SOURCE, snapshots.BOUND, snapshots.IN_GROUP)
-    have = snapshot.metadata.finalizers
-    if not any(f in have for f in ours):
+    if not any(f in snapshot.metadata.finalizers for f in ours):
         return
-    content = inputs.content
-    if content is not None and not snapshots.is_bound_to(content, snapshot):
-        content = None  # another one's: nothing of it is touched
+    content = common.own_content(snapshot, inputs.content)
     if content is not None and inputs.restoring:
         yield warning("SnapshotDeletePending", "Snapshot is being used to restore a PVC")
-        why = f"snapshot {snapshot.key} is being restored into {', '.join(inputs.restoring)}"
-        yield Wait(UNTIL_CHANGED, why)
+        data = WaitData(names=(snapshot.key,), claims=tuple(inputs.restoring))
+        yield Wait(WaitReason.SNAPSHOT_RESTORING, data)
         return
     if inputs.group:
-        told = (
+        message = (
             f"deletion of the individual volume snapshot {snapshot.key} is not allowed as it belongs to "
             f"group snapshot {snapshot.namespace}/{inputs.group}. Deleting the group snapshot will trigger "
             "the deletion of all the individual volume snapshots that are part of the group."
         )
-        yield warning("SnapshotDeletePending", told)
-        yield Wait(UNTIL_CHANGED, told)
+        yield warning("SnapshotDeletePending", message)
+        yield Wait(WaitReason.DELETED_WITH_GROUP, WaitData(names=(inputs.group,)), message=message)
         return
-    goes_along = content is not None and content.spec.deletion_policy == snapshots.DELETE
-    if content is not None:
-        if snapshots.BEING_DELETED not in content.metadata.annotations:
-            yield AnnotateBeingDeleted()
-        if goes_along and not content.is_deleting:
-            yield DeleteContent()
-    # Nothing of the claim is copied any more, or nobody will be there to let it go later.
+    yield from common.delete_content(content)
+    goes_along = common.goes_along(content)
+    # Keep the claim only while the driver may still copy it; the deletion of the content wakes us then.
     if _keeps_claim(inputs) and not (goes_along and _is_being_taken(content)):
         yield RemoveClaimFinalizer()
-    kept = tuple(f for f in have if f not in ours or (f == snapshots.BOUND and goes_along))
-    if kept != have:
-        yield SetFinalizers(kept)
-    if goes_along:
-        yield Wait(UNTIL_CHANGED, f"its content {content.name if content else ''} goes first")
+    yield from common.remove_finalizers(snapshot, ours, content)
+    if content is not None and goes_along:
+        yield Wait(WaitReason.CONTENT_DELETION, WaitData(names=(content.name,)))
 
 
-def _is_being_taken(content: VolumeSnapshotContent | None) -> bool:
+def _is_being_taken(content: AnyContent | None) -> bool:
     return content is not None and snapshots.BEING_CREATED in content.metadata.annotations
-
-
-def plan_content(content: VolumeSnapshotContent) -> Iterator[AddContentFinalizer]:
-    """A content that is bound to a snapshot is kept until its snapshotter has deleted the snapshot."""
-    if not content.spec.volume_snapshot_ref.uid or content.is_deleting:
-        return
-    have = content.metadata.finalizers
-    if snapshots.CONTENT_BOUND not in have:
-        yield AddContentFinalizer(content, (*have, snapshots.CONTENT_BOUND))

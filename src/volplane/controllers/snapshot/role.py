@@ -1,4 +1,4 @@
-"""The snapshot controller as a role of its own. Inside the controller manager it is one of many."""
+"""The snapshot controller as a separate role. Inside the controller manager it is one of many."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def run(
     namespace: str = "kube-system",
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. Raises Unsupported when the kinds do not appear in time."""
+    """Run until cancelled. Raises Unsupported if the kinds are not served in time."""
     try:
         async with asyncio.timeout(settings.retry_crd_interval_max):
             await wait_for_crds(client, groups=settings.groups)

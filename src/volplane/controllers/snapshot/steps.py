@@ -1,4 +1,4 @@
-"""The steps that snapshots and group snapshots have in common."""
+"""The steps that snapshots and group snapshots share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,25 @@ from typing import Any
 
 from msgspec import Struct
 
+from volplane.rules.snapshots import AnyContent
+
 
 class SetFinalizers(Struct, frozen=True):
-    """Set the finalizers, and the class where it was missing."""
+    """Set the finalizers, and the class if it was missing."""
 
     finalizers: tuple[str, ...]
     class_name: str | None = None
+
+
+class CreateContent(Struct, frozen=True):
+    content: AnyContent
+
+
+class AddContentFinalizer(Struct, frozen=True):
+    """Keep the content until its snapshotter has deleted the snapshot."""
+
+    content: AnyContent
+    finalizers: tuple[str, ...]
 
 
 class BindContent(Struct, frozen=True):
@@ -31,7 +44,7 @@ class ReportError(Struct, frozen=True):
     reason: str
     message: str
     unready: bool = True
-    final: bool = False  # only a change of an object helps; otherwise it is retried
+    final: bool = False  # not retried: only a change of an object helps
 
 
 class AnnotateBeingDeleted(Struct, frozen=True):
@@ -40,3 +53,14 @@ class AnnotateBeingDeleted(Struct, frozen=True):
 
 class DeleteContent(Struct, frozen=True):
     """Delete the content of a snapshot that is being deleted."""
+
+
+SnapshotStep = (
+    SetFinalizers
+    | CreateContent
+    | BindContent
+    | CopyStatus
+    | ReportError
+    | AnnotateBeingDeleted
+    | DeleteContent
+)

@@ -1,1 +1,1 @@
-"""StatefulSet: pods with names, an order, and volumes that stay theirs."""
+"""StatefulSet: pods with stable names, an order, and their own volumes."""

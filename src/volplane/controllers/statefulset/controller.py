@@ -1,7 +1,7 @@
-"""Keeps the pods of each StatefulSet, one ordinal after the other.
+"""Reconcile the pods of each StatefulSet, one ordinal after the other.
 
-Steps for different pods are carried out side by side; the plan decides how many there are. The status is
-written first, so that a pod that cannot be created does not hide what is there.
+Steps for different pods are carried out concurrently; the plan decides how many there are. The status is
+written first, so that a pod that cannot be created does not keep it from being updated.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class StatefulSets(Controller[str, StatefulSetView, Step]):
         pod = new or old
         if pod is not None and controller_of(pod) is None:
             parent, _ = identity.parse(pod.name)
-            if parent in self.sets.names(pod.namespace):  # it may want to be adopted, or leaves a name free
+            if parent in self.sets.names(pod.namespace):  # it may be adopted, or it frees a name
                 yield f"{pod.namespace}/{parent}"
 
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterable[str]:
-        """Only what a pod may wait for: a claim that is deleted, or gets another owner."""
+        """Only changes that a pod may wait for: a claim is deleted or gets another owner."""
         if new is None or (old is not None and _relevant_fields(old) != _relevant_fields(new)):
             claim = old or new
             assert claim is not None
@@ -108,7 +108,7 @@ class StatefulSets(Controller[str, StatefulSetView, Step]):
         return plan(view)
 
     def batches(self, steps: Sequence[Step | CommonStep]) -> Iterator[Sequence[Step | CommonStep]]:
-        """The set itself first, then the claims' owners, then all pods side by side.
+        """The set itself first, then the claims' owners, then all pods concurrently.
 
         A claim has its owner before a pod is deleted with which the claim may be deleted.
         """
@@ -210,7 +210,7 @@ class StatefulSets(Controller[str, StatefulSetView, Step]):
         held = await self.client.create(revision, exists_ok=True)
         if held.data == revision.data and _is_controlled(held, wanted):
             return
-        # Another template under the same short name: the next plan counts one further and finds a free one.
+        # A hash collision: the next plan uses another collision count.
         count = (wanted.status.collision_count or 0) + 1
         await self._set_status(wanted, {"collisionCount": count})
         raise Conflict(f"controller revision {revision.name} has another template")

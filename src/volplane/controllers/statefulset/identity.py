@@ -1,8 +1,8 @@
-"""Who a pod of a set is: its ordinal, its name, its labels, its claims, and who owns those claims.
+"""The identity of a pod in a set: its ordinal, name, labels and claims, and the owners of those claims.
 
-A claim outlives its pod and comes back with it. The retention policy is told in owner references alone, so
-that deleting is left to garbage collection: a claim that shall go with the set belongs to the set, one that
-shall go with a pod given up by scaling down belongs to that pod.
+A claim outlives its pod and is used by the next one. The retention policy is expressed in owner references
+alone, and garbage collection deletes: a claim to be deleted with the set is owned by the set, one to be
+deleted with a pod after scaling down is owned by that pod.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from msgspec import structs
 from volplane.api import kinds
 from volplane.api.apps import StatefulSet
 from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume
+from volplane.api.labels import POD_INDEX_LABEL, STATEFULSET_POD_NAME_LABEL
 from volplane.api.meta import LabelSelector, OwnerReference, Resource
 from volplane.controllers.statefulset.revisions import POD_LABEL, TemplateRevision
 from volplane.rules.workloads import owner_reference, pod_of
 
-NAME_LABEL = "statefulset.kubernetes.io/pod-name"
-INDEX_LABEL = "apps.kubernetes.io/pod-index"
 _NUMBERED = re.compile(r"(.*)-([0-9]+)")
 _LARGEST = (1 << 31) - 1
 
 
 def parse(name: str) -> tuple[str, int]:
-    """The set and the ordinal that a pod's name tells; -1 where it tells none."""
+    """The set and the ordinal of a pod's name; -1 if it has none."""
     match = _NUMBERED.fullmatch(name)
     if match is None or int(match[2]) > _LARGEST:
         return "", -1
@@ -47,7 +46,7 @@ def ordinals(wanted: StatefulSet) -> range:
 
 def new_pod(wanted: StatefulSet, revision: TemplateRevision, ordinal: int) -> Pod:
     name = f"{wanted.name}-{ordinal}"
-    labels = {NAME_LABEL: name, INDEX_LABEL: str(ordinal), POD_LABEL: revision.name}
+    labels = {STATEFULSET_POD_NAME_LABEL: name, POD_INDEX_LABEL: str(ordinal), POD_LABEL: revision.name}
     pod = pod_of(revision.template, wanted, name=name, labels=labels)
     mounted = tuple(
         _volume(template.name, wanted, ordinal) for template in wanted.spec.volume_claim_templates
@@ -63,11 +62,11 @@ def new_pod(wanted: StatefulSet, revision: TemplateRevision, ordinal: int) -> Po
 
 
 def missing_labels(pod: Pod) -> dict[str, str]:
-    """An adopted pod may lack what tells it apart from its siblings."""
+    """The identity labels that an adopted pod lacks."""
     _, ordinal = parse(pod.name)
-    if pod.metadata.labels.get(NAME_LABEL) == pod.name:
+    if pod.metadata.labels.get(STATEFULSET_POD_NAME_LABEL) == pod.name:
         return {}
-    return {NAME_LABEL: pod.name, INDEX_LABEL: str(ordinal)}
+    return {STATEFULSET_POD_NAME_LABEL: pod.name, POD_INDEX_LABEL: str(ordinal)}
 
 
 def _volume(template: str, wanted: StatefulSet, ordinal: int) -> Volume:
@@ -83,7 +82,7 @@ def claim_name(template: str, wanted: StatefulSet, ordinal: int) -> str:
 
 
 def claims_of(wanted: StatefulSet, ordinal: int) -> Iterator[PersistentVolumeClaim]:
-    """The claims of an ordinal as they are made: the templates' labels, and those that select the pods."""
+    """The claims of an ordinal, with the labels of the templates and of the selector."""
     selector = wanted.spec.selector or LabelSelector()
     owners = (owner_reference(wanted),) if _follows_set(wanted, given_up=False) else ()
     for template in wanted.spec.volume_claim_templates:
@@ -110,13 +109,13 @@ def _follows_pod(wanted: StatefulSet, *, given_up: bool) -> bool:
 
 
 def is_stale(claim: PersistentVolumeClaim, wanted: StatefulSet, pod: Pod) -> bool:
-    """The claim goes with an earlier pod of this name; a new pod must not lean on it."""
+    """Whether the claim is deleted with an earlier pod of this name, so that a new pod must not use it."""
     policy = wanted.spec.persistent_volume_claim_retention_policy
     return policy is not None and policy.when_scaled == "Delete" and _names_another(claim, pod)
 
 
 def has_rival(claim: PersistentVolumeClaim, wanted: StatefulSet, pod: Pod) -> bool:
-    """Somebody else controls the claim, which the policy then leaves alone."""
+    """Whether another controller owns the claim; then the policy does not apply."""
     policy = wanted.spec.persistent_volume_claim_retention_policy
     if policy is None or "Delete" not in (policy.when_deleted, policy.when_scaled):
         return False
@@ -128,10 +127,10 @@ def has_rival(claim: PersistentVolumeClaim, wanted: StatefulSet, pod: Pod) -> bo
 def owners(
     claim: PersistentVolumeClaim, wanted: StatefulSet, pod: Pod, *, given_up: bool
 ) -> tuple[OwnerReference, ...]:
-    """The owner references that the claim ought to have."""
+    """The owner references that the claim should have."""
     held = claim.metadata.owner_references
     if _names_another(claim, wanted) or _names_another(claim, pod):
-        return held  # left over from namesakes: garbage collection knows what to do with it
+        return held  # of an earlier object of the same name: left to garbage collection
     others = tuple(r for r in held if not _is_reference_to(r, wanted) and not _is_reference_to(r, pod))
     if has_rival(claim, wanted, pod):
         return others
@@ -145,10 +144,10 @@ def owners(
 
 
 def _is_reference_to(reference: OwnerReference, owner: Resource) -> bool:
-    """Points at an object of this kind and name, whichever uid it has."""
+    """Whether it refers to an object of this kind and name, with any uid."""
     kind = kinds.of(type(owner))
-    told = (reference.api_version, reference.kind, reference.name)
-    return told == (kind.api_version, kind.kind, owner.name)
+    target = (reference.api_version, reference.kind, reference.name)
+    return target == (kind.api_version, kind.kind, owner.name)
 
 
 def _names_another(claim: PersistentVolumeClaim, owner: Resource) -> bool:

@@ -26,19 +26,20 @@ from volplane.controllers.statefulset.revisions import (
     revisions_to_delete,
 )
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, RecordEvent, Wait, warning
+from volplane.rules.steps import CommonStep, RecordEvent, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.rules.workloads import DeletePod, availability, available_in, is_ready
 
 
 class StatefulSetView(Struct, frozen=True):
-    """A set and what the caches show around it."""
+    """A set and the objects that its plan depends on."""
 
     wanted: StatefulSet
     now: datetime
     pods: Sequence[Pod] = ()  # those it controls
     revisions: Sequence[ControllerRevision] = ()
     claims: Mapping[str, PersistentVolumeClaim] = {}  # of the namespace, by name
-    orphans: Sequence[Pod | ControllerRevision] = ()  # of the namespace, controlled by nobody
+    orphans: Sequence[Pod | ControllerRevision] = ()  # of the namespace, without a controller
 
 
 class AdoptObject(Struct, frozen=True):
@@ -68,7 +69,7 @@ class CreatePodWithClaims(Struct, frozen=True):
 
 
 class CreateClaims(Struct, frozen=True):
-    """Create claims again that were deleted while their pod still waits for them."""
+    """Create claims again that were deleted while their pod is Pending."""
 
     pod: Pod
     claims: tuple[PersistentVolumeClaim, ...]
@@ -103,14 +104,14 @@ Step = (
 def plan(view: StatefulSetView) -> Iterator[Step | CommonStep]:
     wanted, pods = view.wanted, [p for p in view.pods if belongs(view.wanted, p)]
     if wanted.is_deleting:
-        # Its revisions and pods may be on their way to nobody; what it last knew is what it reports.
+        # Revisions and pods of a deleted set may be orphaned: the status reports what was known last.
         yield from _report(view, pods, last_known(wanted))
         return
     adopted = list(_adopt(view))
     yield from adopted
     yield from (ReleasePod(p) for p in view.pods if p not in pods and not p.is_deleting)
     if adopted:
-        return  # they come back in the caches as our own, and everything is judged with them
+        return  # the next plan sees them as owned
     held = history(wanted, view.revisions)
     if held.create is not None:
         yield CreateRevision(held.create)
@@ -168,22 +169,22 @@ def _pod_steps(
 def _plan_ordinal(
     view: StatefulSetView, ordinal: int, pod: Pod | None, held: RevisionHistory, at_once: bool
 ) -> Generator[PodStep | Wait | RecordEvent, None, bool]:
-    """One ordinal; the generator's result says whether those after it have to wait."""
+    """One ordinal; returns whether those after it have to wait."""
     if pod is None:
         yield from _plan_new_pod(view, ordinal, held)
         return True
     if has_ended(pod):
         if not pod.is_deleting:
-            yield DeletePod(pod)  # its successor is made when it is gone
+            yield DeletePod(pod)  # the next one is created when it is gone
         return True
     if pod.status.phase == "Pending" and not pod.is_deleting:
         missing = tuple(c for c in identity.claims_of(view.wanted, ordinal) if c.name not in view.claims)
         if missing:
             yield CreateClaims(pod, missing)
     if not at_once:
-        why = _unready_reason(view, pod)
-        if why:
-            yield Wait(UNTIL_CHANGED, why)
+        wait = _wait_for_pod(view, pod)
+        if wait is not None:
+            yield wait
             return True
     if labels := identity.missing_labels(pod):
         yield SetPodLabels(pod, labels)
@@ -191,13 +192,14 @@ def _plan_ordinal(
     return False
 
 
-def _unready_reason(view: StatefulSetView, pod: Pod) -> str:
-    """Why the pods after this one wait; empty when they need not."""
+def _wait_for_pod(view: StatefulSetView, pod: Pod) -> Wait | None:
+    """Why the pods after this one have to wait; None if they need not."""
+    data = WaitData(pods=(pod.name,))
     if pod.is_deleting:
-        return f"pod {pod.name} is terminating"
+        return Wait(WaitReason.POD_TERMINATING, data)
     if pod.status.phase != "Running" or not is_ready(pod):
-        return f"pod {pod.name} is not running and ready"
-    return "" if _is_available(view, pod) else f"pod {pod.name} is not available yet"
+        return Wait(WaitReason.POD_NOT_READY, data)
+    return None if _is_available(view, pod) else Wait(WaitReason.POD_NOT_AVAILABLE, data)
 
 
 def _is_available(view: StatefulSetView, pod: Pod) -> bool:
@@ -213,21 +215,21 @@ def _plan_new_pod(
     present = [view.claims[c.name] for c in claims if c.name in view.claims]
     for claim in present:
         if identity.is_stale(claim, wanted, pod):
-            yield Wait(UNTIL_CHANGED, f"claim {claim.name} goes with an earlier pod {pod.name}")
+            yield Wait(WaitReason.CLAIM_OF_EARLIER_POD, WaitData(claim=claim.name, pods=(pod.name,)))
             return
         if claim.is_deleting:
             why = f"pvc {claim.name} is being deleted"
             yield warning(
                 "FailedCreate", f"Create Pod {pod.name} in StatefulSet {wanted.name} failed error: {why}"
             )
-            yield Wait(UNTIL_CHANGED, why)
+            yield Wait(WaitReason.CLAIM_BEING_DELETED, WaitData(claim=claim.name))
             return
     yield from _set_owners(view, pod, given_up=False)
     yield CreatePodWithClaims(pod, tuple(c for c in claims if c.name not in view.claims))
 
 
 def _revision_for(wanted: StatefulSet, ordinal: int, held: RevisionHistory) -> TemplateRevision:
-    """Below the partition, a pod that is lost comes back as it was."""
+    """Below the partition, a lost pod is created from the current revision."""
     rolling = wanted.spec.update_strategy.rolling_update
     if rolling is not None:
         keeps = rolling.partition or 0
@@ -257,7 +259,7 @@ def _set_owners(view: StatefulSetView, pod: Pod, *, given_up: bool) -> Iterator[
 def _plan_surplus(
     view: StatefulSetView, surplus: Sequence[Pod], at_once: bool
 ) -> Generator[DeletePod | Wait, None, bool]:
-    """Pods beyond the wanted number, highest first; the result says whether there were any to deal with."""
+    """Delete pods beyond the replicas, highest first; returns whether there were any."""
     alive = [p for p in surplus if not p.is_deleting]
     if at_once:
         yield from (DeletePod(p) for p in alive)
@@ -266,12 +268,12 @@ def _plan_surplus(
         return False
     highest = surplus[0]
     if highest.is_deleting:
-        yield Wait(UNTIL_CHANGED, f"pod {highest.name} is terminating")
+        yield Wait(WaitReason.POD_TERMINATING, WaitData(pods=(highest.name,)))
         return True
-    # One that is not available goes only when every other is: two must not be missing at the same time.
+    # An unavailable one is deleted only when every other is available: two must not be missing at once.
     unavailable = [p for p in reversed(surplus) if not _is_available(view, p)]
     if highest in unavailable and unavailable[0] is not highest:
-        yield Wait(UNTIL_CHANGED, f"pod {unavailable[0].name} is not available yet")
+        yield Wait(WaitReason.POD_NOT_AVAILABLE, WaitData(pods=(unavailable[0].name,)))
         return True
     yield DeletePod(highest)
     return True
@@ -287,7 +289,7 @@ def _update(
             yield DeletePod(pod)
             return
         if not _is_available(view, pod):
-            yield Wait(UNTIL_CHANGED, f"pod {pod.name} is being updated")
+            yield Wait(WaitReason.POD_UPDATING, WaitData(pods=(pod.name,)))
             return
 
 

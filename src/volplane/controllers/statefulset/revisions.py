@@ -1,7 +1,7 @@
-"""The templates that a set had, each kept as a ControllerRevision.
+"""The templates that a set had, each stored as a ControllerRevision.
 
-A revision is told apart by its data, not by its name: going back to an older template gives the old revision
-the newest number, and its pods are current again.
+Revisions are identified by their data, not by their name: returning to an older template gives the old
+revision the newest number, and its pods are current again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from msgspec import Struct, json
 from volplane.api import codec
 from volplane.api.apps import ControllerRevision, StatefulSet
 from volplane.api.core import Pod, PodTemplateSpec
+from volplane.api.labels import CONTROLLER_HASH_LABEL
 from volplane.api.meta import ObjectMeta
 from volplane.rules.workloads import owner_reference, template_hash
 
 POD_LABEL = "controller-revision-hash"
-HASH_LABEL = "controller.kubernetes.io/hash"
 LONGEST_PREFIX = 223
 
 
@@ -30,7 +30,7 @@ class TemplateRevision(Struct, frozen=True):
 
 
 class RevisionHistory(Struct, frozen=True):
-    """Where the set comes from, where it goes to, and what that asks to be written."""
+    """The current and the update revision, and the writes that follow."""
 
     current: TemplateRevision
     update: TemplateRevision
@@ -59,7 +59,7 @@ def history(wanted: StatefulSet, revisions: Iterable[ControllerRevision]) -> Rev
 
 
 def last_known(wanted: StatefulSet) -> RevisionHistory:
-    """By name only, for a set that makes no more pods."""
+    """By name only, for a set that creates no more pods."""
     status, template = wanted.status, wanted.spec.template
     return RevisionHistory(
         TemplateRevision(status.current_revision, template),
@@ -72,7 +72,7 @@ def _order(revision: ControllerRevision) -> tuple[int, str, str]:
 
 
 def data_of(template: PodTemplateSpec) -> Mapping[str, Any]:
-    """What a revision keeps: a patch that puts the template back, as JSON reads it (lists, not tuples)."""
+    """The data of a revision: a patch that restores the template, as JSON (lists, not tuples)."""
     return {"spec": {"template": {**json.decode(json.encode(template)), "$patch": "replace"}}}
 
 
@@ -85,7 +85,7 @@ def new_revision(wanted: StatefulSet, data: Mapping[str, Any], number: int) -> C
     metadata = ObjectMeta(
         name=f"{wanted.name[:LONGEST_PREFIX]}-{word}",
         namespace=wanted.namespace,
-        labels={**wanted.spec.template.metadata.labels, HASH_LABEL: word},
+        labels={**wanted.spec.template.metadata.labels, CONTROLLER_HASH_LABEL: word},
         annotations=wanted.metadata.annotations,
         owner_references=(owner_reference(wanted),),
     )
@@ -95,7 +95,7 @@ def new_revision(wanted: StatefulSet, data: Mapping[str, Any], number: int) -> C
 def revisions_to_delete(
     wanted: StatefulSet, held: RevisionHistory, revisions: Iterable[ControllerRevision], pods: Sequence[Pod]
 ) -> list[ControllerRevision]:
-    """The oldest of those that nothing runs, beyond the history that the set asks for."""
+    """The oldest unused revisions beyond revisionHistoryLimit."""
     limit = 10 if wanted.spec.revision_history_limit is None else wanted.spec.revision_history_limit
     live = {held.current.name, held.update.name, *(p.metadata.labels.get(POD_LABEL, "") for p in pods)}
     past = sorted((r for r in revisions if r.name not in live), key=_order)

@@ -1,1 +1,1 @@
-"""Taint eviction: pods leave a node whose NoExecute taints they do not tolerate, or no longer."""
+"""Taint eviction: delete pods from nodes whose NoExecute taints they do not tolerate, or no longer."""

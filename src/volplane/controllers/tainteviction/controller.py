@@ -1,7 +1,7 @@
-"""Deletes pods from nodes whose taints they do not tolerate.
+"""Delete pods from nodes whose taints they do not tolerate.
 
-When a taint and a pod were first seen together is kept in memory only: after a restart the toleration starts
-again, since a taint may be left over from a time when nobody could remove it.
+The time when a taint and a pod were first seen together is kept in memory only. After a restart the
+toleration starts again, because the taint may be left over from a time when no controller could remove it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from volplane.base import clock
 from volplane.controllers.tainteviction.plan import EvictPod, TaintView, plan, toleration_seconds
 from volplane.loops.controller import Controller
 from volplane.rules.pods import node_of
-from volplane.rules.steps import CommonStep, RecordEvent, Wait
+from volplane.rules.steps import CommonStep, RecordEvent
 from volplane.rules.taints import NO_EXECUTE
+from volplane.rules.waits import Wait
 
 
 class TaintedPod(Struct, frozen=True):
     uid: str
     since: float
-    announced: bool = False  # that it will be evicted, so that staying is worth an event, too
+    announced: bool = False  # an eviction was announced, so that its cancellation is an event, too
 
 
 class TaintEvictionMemory:
@@ -63,7 +64,7 @@ class TaintEviction(Controller[str, TaintView, EvictPod]):
             yield new.key
 
     def _is_tainted(self, pod: Pod) -> bool:
-        """Most nodes have no taint; when they get one, that wakes their pods."""
+        """Most nodes have no taint; a new taint wakes their pods."""
         return pod.key in self.memory.tainted or bool(_no_execute(self.nodes.get(pod.spec.node_name)))
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:

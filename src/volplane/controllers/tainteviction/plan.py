@@ -12,8 +12,9 @@ from math import inf
 from msgspec import Struct
 
 from volplane.api.core import Pod, Taint
-from volplane.rules.steps import TICK, RecordEvent, Wait, normal
+from volplane.rules.steps import TICK, RecordEvent, normal
 from volplane.rules.taints import NO_EXECUTE, tolerates
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class EvictPod(Struct, frozen=True):
@@ -39,18 +40,18 @@ def plan(view: TaintView) -> Iterator[EvictPod | Wait | RecordEvent]:
     if left <= TICK:
         yield EvictPod()
     elif left != inf:
-        why = ", ".join(sorted({t.key for t in taints if t.effect == NO_EXECUTE}))
-        yield Wait(left, f"tolerates {why} for a while")
+        keys = tuple(sorted({t.key for t in taints if t.effect == NO_EXECUTE}))
+        yield Wait(WaitReason.TOLERATION, WaitData(names=keys), left)
 
 
 def toleration_seconds(pod: Pod, taints: Sequence[Taint]) -> float:
-    """Seconds that the pod tolerates the taints: 0 for not at all, infinite for ever."""
+    """Seconds that the pod tolerates the taints: 0: not at all, infinite: forever."""
     shortest = inf
     for taint in (t for t in taints if t.effect == NO_EXECUTE):
         tolerating = [t for t in pod.spec.tolerations if tolerates(t, taint)]
         if not tolerating:
             return 0.0
-        # The first that tolerates a taint is the one that counts for it.
+        # For each taint, the first matching toleration counts.
         seconds = tolerating[0].toleration_seconds
         if seconds is not None:
             shortest = min(shortest, max(float(seconds), 0.0))

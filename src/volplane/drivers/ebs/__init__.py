@@ -1,7 +1,7 @@
 """The EBS driver: a block device per volume, attached to one node at a time, through the EC2 API.
 
-`run_controller` and `run_node` serve a socket until they are cancelled. The same code runs against our disk
-service and against AWS.
+`run_controller` and `run_node` serve a socket until they are cancelled. They work with our disk service and
+with AWS.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ __all__ = [
 
 
 class AwsAccount(Struct, frozen=True):
-    """Where the EC2 API is, and who asks. Without keys: botocore's usual chain (environment, files, role)."""
+    """Endpoint and keys of the EC2 API. Without keys, botocore's usual chain: environment, files, role."""
 
     endpoint: str = ""
     region: str = "us-east-1"
     access_key: str = ""
     secret_key: str = ""
-    session_token: str = ""  # of keys that are lent for a while
+    session_token: str = ""  # of temporary keys
 
 
 class EbsAllInOneDriver(EbsController, EbsNode):
-    """Both services on one socket, for one machine and for conformance tests."""
+    """Both services on one socket, for a single machine and for conformance tests."""
 
-    claims: ClassVar[frozenset[str]] = EbsController.claims | EbsNode.claims
+    extra_capabilities: ClassVar[frozenset[str]] = (
+        EbsController.extra_capabilities | EbsNode.extra_capabilities
+    )
 
     def __init__(self, ec2: Ec2, place: EbsNodeConfig, host: Host, paths: NodePaths) -> None:
         EbsController.__init__(self, ec2)
@@ -70,15 +72,15 @@ async def connect_ec2(account: AwsAccount, host: Host) -> Ec2:
 
 
 def find_keys() -> Callable[[], AwsKeys]:
-    """By botocore's usual chain: environment, files, role."""
-    from botocore.session import Session  # heavy, and only needed on AWS
+    """The keys that botocore's usual chain finds: environment, files, role."""
+    from botocore.session import Session  # slow to import, and only needed on AWS
 
     found = Session().get_credentials()
     if found is None:
         raise RuntimeError("no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 
     def keys() -> AwsKeys:
-        held = found.get_frozen_credentials()  # renews those that are lent
+        held = found.get_frozen_credentials()  # renews temporary keys
         return AwsKeys(held.access_key, held.secret_key, held.token or "")
 
     return keys
@@ -92,7 +94,7 @@ async def run_controller(account: AwsAccount, host: Host, socket: str) -> None:
 async def run_node(
     place: EbsNodeConfig, host: Host, paths: NodePaths, socket: str, *, account: AwsAccount | None = None
 ) -> None:
-    """Serve the node on `socket` (a real path) until cancelled; with an account, inline volumes too."""
+    """Serve the node on `socket` (a real path) until cancelled; with an account also inline volumes."""
 
     async def connect_account(account: AwsAccount) -> Ec2:
         return await connect_ec2(account, host)

@@ -1,7 +1,7 @@
-"""Questions about many volumes as one request.
+"""Combines lookups of many volumes into one request.
 
-While one request is under way, further questions gather and go out together with the next. Nobody waits for
-company: alone, a question is asked at once.
+While a request is in progress, further lookups are collected and sent together in the next one. A single
+lookup is sent at once.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
+from volplane.base.tasks import cancel_and_wait
+
 T = TypeVar("T")
 
-MAX_BATCH = 200  # values that EC2 takes in a filter
+MAX_BATCH = 200  # values that EC2 accepts in a filter
 
 
 class RequestBatcher(Generic[T]):
@@ -32,8 +34,7 @@ class RequestBatcher(Generic[T]):
 
     async def close(self) -> None:
         if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+            await cancel_and_wait(self._running)
 
     async def _drain(self) -> None:
         while self._waiting:
@@ -45,11 +46,11 @@ class RequestBatcher(Generic[T]):
                 for answer in asked.values():
                     if not answer.done():
                         answer.set_exception(error)
-                        answer.exception()  # whoever asked may have left
+                        answer.exception()  # the caller may have left
             else:
                 for key, answer in asked.items():
                     if not answer.done():
                         answer.set_result(found.get(key))
             finally:
                 for answer in asked.values():
-                    answer.cancel()  # only those without an answer: we are being closed
+                    answer.cancel()  # those without an answer: the batcher is being closed

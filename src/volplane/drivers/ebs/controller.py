@@ -1,7 +1,7 @@
-"""The controller service: disks are made, attached and removed through the EC2 API.
+"""The controller service: creates, attaches and deletes disks through the EC2 API.
 
-Idempotent by name: the client token is the name's hash, and the name is a tag, by which a volume is found
-again when its creator has forgotten the exact arguments.
+CreateVolume is idempotent: the client token is a hash of the name, and the name is a tag, by which the volume
+is found if the arguments of a repeated call differ.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INSTANCE = re.compile(r"i-[0-9a-z-]{1,60}")
 
 
 class CopySource(Struct, frozen=True):
-    """What a new disk is a copy of."""
+    """The snapshot or volume that a new disk is copied from."""
 
     size: int = 0  # GiB
     snapshot: str = ""
@@ -49,7 +49,7 @@ class CopySource(Struct, frozen=True):
 
 
 class EbsController(GroupCalls):
-    claims: ClassVar[frozenset[str]] = frozenset(
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset(
         {
             "CLONE_VOLUME",
             "LIST_VOLUMES_PUBLISHED_NODES",
@@ -60,7 +60,7 @@ class EbsController(GroupCalls):
     )
 
     def __init__(self, ec2: Ec2) -> None:
-        GroupCalls.__init__(self, ec2)  # by name: `Whole` is a Node, too
+        GroupCalls.__init__(self, ec2)  # not super(): EbsAllInOneDriver is also an EbsNode
         self._attaching = DiskAttacher(ec2)
 
     async def stop(self) -> None:
@@ -82,7 +82,7 @@ class EbsController(GroupCalls):
         return v1.CreateVolumeResponse(volume=_to_csi_volume(volume))
 
     async def _copy_source(self, source: v1.VolumeContentSource) -> CopySource:
-        """What the new disk is to hold; what does not exist is NOT_FOUND."""
+        """What the new disk is copied from; NOT_FOUND if it does not exist."""
         match source.WhichOneof("type"):
             case "snapshot":
                 snapshot = await self._ec2.snapshot(require_snapshot_id(source.snapshot.snapshot_id))
@@ -99,7 +99,7 @@ class EbsController(GroupCalls):
         tags = {**disk.tags, NAME_TAG: request.name, CLUSTER_TAG: "true"}
         try:
             if origin.volume:
-                del given["AvailabilityZone"]  # a copy is where its source is
+                del given["AvailabilityZone"]  # a copy is in the zone of its source
                 return await self._ec2.copy_volume(origin.volume, given, tags)
             return await self._ec2.create_volume(given | origin.parameters, tags)
         except Ec2Error as error:
@@ -110,7 +110,7 @@ class EbsController(GroupCalls):
     async def _find_existing_volume(
         self, request: v1.CreateVolumeRequest, disk: DiskParameters, origin: CopySource
     ) -> Ec2Volume:
-        """The name was used with other arguments: fine if what came out satisfies this request too."""
+        """The volume that was created under this name with other arguments, if it satisfies this request."""
         found = await self._ec2.volumes({f"tag:{NAME_TAG}": request.name})
         wanted = request.capacity_range
         for volume in found:
@@ -122,13 +122,13 @@ class EbsController(GroupCalls):
             )
             if fits and alike and _reaches(request, volume.zone):
                 return volume
-        raise AlreadyExists(f"{request.name} exists, and is not what is asked for")
+        raise AlreadyExists(f"{request.name} exists with other properties than requested")
 
     async def _zone(self, request: v1.CreateVolumeRequest, origin: CopySource) -> str:
         if origin.zone:
             if not _reaches(request, origin.zone):
-                text = f"a copy of {origin.volume} is in {origin.zone}, where it is not wanted"
-                raise ResourceExhausted(text)
+                where = f"a copy of {origin.volume} is in {origin.zone}"
+                raise ResourceExhausted(f"{where}, which the accessibility requirements exclude")
             return origin.zone
         terms = request.accessibility_requirements
         named = [zone for term in (*terms.preferred, *terms.requisite) if (zone := _zone_of(term))]
@@ -137,7 +137,7 @@ class EbsController(GroupCalls):
         if terms.preferred or terms.requisite:
             raise InvalidArgument(f"no {ZONE_KEY} in the accessibility requirements")
         zones = await self._ec2.zones()
-        # Spread over the zones, and the same again for a repeated call.
+        # Spreads volumes over the zones; the same zone for a repeated call.
         return zones[hashlib.sha256(request.name.encode()).digest()[0] % len(zones)]
 
     async def delete_volume(self, request: v1.DeleteVolumeRequest) -> v1.DeleteVolumeResponse:
@@ -157,7 +157,7 @@ class EbsController(GroupCalls):
     ) -> v1.ControllerPublishVolumeResponse:
         volume, instance = _require_volume_id(request.volume_id), request.node_id
         if not _INSTANCE.fullmatch(instance):
-            raise NotFound(f"there is no instance {instance}")
+            raise NotFound(f"instance {instance} does not exist")
         why_not = parameters.unsupported_reason([request.volume_capability])
         if why_not:
             raise InvalidArgument(f"volume capability not supported: {why_not}")
@@ -174,7 +174,7 @@ class EbsController(GroupCalls):
                 await self._attaching.detach(volume, instance)
         return v1.ControllerUnpublishVolumeResponse()
 
-    # Facts
+    # Lookups and changes
 
     async def validate_volume_capabilities(
         self, request: v1.ValidateVolumeCapabilitiesRequest
@@ -194,7 +194,7 @@ class EbsController(GroupCalls):
     async def list_volumes(self, request: v1.ListVolumesRequest) -> v1.ListVolumesResponse:
         after, most = request.starting_token, request.max_entries
         if after and not _VOLUME.fullmatch(after):
-            raise Aborted(f"{after!r} is no token of ours")
+            raise Aborted(f"{after!r} is not a valid token")
         with translate_errors():
             found = sorted(await self._ec2.volumes(), key=lambda v: v.id)
         found = [v for v in found if v.id > after]
@@ -268,7 +268,7 @@ class EbsController(GroupCalls):
 
 def _require_volume_id(volume: str) -> str:
     if not _VOLUME.fullmatch(volume):
-        raise NotFound(f"there is no volume {volume}")
+        raise NotFound(f"volume {volume} does not exist")
     return volume
 
 

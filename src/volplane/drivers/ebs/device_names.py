@@ -1,7 +1,7 @@
 """Device names on instances: `/dev/xvdba` … `/dev/xvddz`.
 
-What we believe to be taken is only a belief (another replica, an operator); EC2 refuses a name that is
-taken, and then the belief is renewed. So an attach usually costs one call.
+The names in use are cached. Another replica or an operator may attach disks, too: EC2 refuses a name that is
+taken, and then the cache is refreshed. So an attach usually needs one call.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _ALL = tuple(f"/dev/xvd{first}{second}" for first in "bcd" for second in string.
 
 class DeviceNames:
     def __init__(self) -> None:
-        self._believed: dict[str, set[str]] = defaultdict(set)  # instance → names that are taken
-        self._moving: dict[str, set[str]] = defaultdict(set)  # given out, and EC2 has not answered yet
+        self._believed: dict[str, set[str]] = defaultdict(set)  # instance → names in use, as far as we know
+        self._moving: dict[str, set[str]] = defaultdict(set)  # instance → names of attaches in progress
 
     def reserve(self, instance: str) -> str:
-        """A name for an attach that begins now; empty if there is none."""
+        """Reserve a name for an attach; "" if none is free."""
         taken = self._believed[instance] | self._moving[instance]
         name = next((n for n in _ALL if n not in taken), "")
         if name:
@@ -27,7 +27,7 @@ class DeviceNames:
         return name
 
     def finish_attach(self, instance: str, name: str, *, attached: bool) -> None:
-        """The attach that the name was given for has ended."""
+        """Release the reservation after the attach."""
         self._moving[instance].discard(name)
         if attached:
             self._believed[instance].add(name)
@@ -36,5 +36,5 @@ class DeviceNames:
         self._believed[instance].discard(name)
 
     def refresh(self, instance: str, taken: Iterable[str]) -> None:
-        """What EC2 says."""
+        """Replace the names in use with those that EC2 returned."""
         self._believed[instance] = set(taken)

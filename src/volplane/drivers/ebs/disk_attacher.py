@@ -1,7 +1,7 @@
-"""A disk goes to an instance and leaves it, through the EC2 API.
+"""Attaches disks to instances and detaches them, through the EC2 API.
 
-Attaching asks first and looks only if it is refused. Waiting is for AWS alone; our own service answers when
-it is done.
+Attaching calls EC2 first and reads the state only if that fails. Only AWS needs polling: our own service
+answers when it is done.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from volplane.drivers.ebs.device_names import DeviceNames
 from volplane.drivers.ebs.ec2 import Ec2, Ec2Attachment, Ec2Error
 from volplane.sdk.errors import Aborted, FailedPrecondition
 
-# Seconds between looks at a volume that AWS is moving, and until nobody looks any more.
+# Seconds between two polls of a volume, and until polling ends.
 POLL_INTERVAL, POLL_TIMEOUT = 1.0, 300.0
 
-_TRIES = 4  # for a device name
+_TRIES = 4  # to find a free device name
 
 
 class DiskAttacher:
@@ -25,7 +25,7 @@ class DiskAttacher:
         self._ec2, self._names = ec2, DeviceNames()
 
     async def attach(self, volume: str, instance: str) -> str:
-        """The device's name on the instance."""
+        """Attach a volume; returns the name of its device on the instance."""
         for _ in range(_TRIES):
             device = self._names.reserve(instance)
             if device:
@@ -36,7 +36,7 @@ class DiskAttacher:
                         return await self._find_existing_attachment(volume, instance, error)
                     if "already in use" not in error.message:
                         raise
-            # Taken, or all of them believed to be: ask for the truth.
+            # The name is taken, or all seem to be: read the taken names from EC2.
             self._names.refresh(instance, await self._ec2.devices(instance))
         raise Aborted(f"no free device name on {instance} after {_TRIES} tries")
 
@@ -57,10 +57,10 @@ class DiskAttacher:
                 await self._wait_until_attached(volume, instance, attachment.state)
                 return attachment.device
             raise FailedPrecondition(f"Volume {volume} is already attached to node {attachment.instance}")
-        raise error  # attached to nobody, and still in use somewhere
+        raise error  # in use without an attachment
 
     async def detach(self, volume: str, instance: str) -> None:
-        """From there, or from wherever it is; what is attached to nobody is fine."""
+        """Detach a volume from the instance, or from any if `instance` is "", if it is attached."""
         try:
             done = await self._ec2.detach_volume(volume, instance)
         except Ec2Error as error:
@@ -70,7 +70,7 @@ class DiskAttacher:
             )
             if not gone and error.code != error_codes.WRONG_STATE:
                 raise
-            if error.code == error_codes.WRONG_STATE:  # nothing attached, or on its way already
+            if error.code == error_codes.WRONG_STATE:  # not attached, or being detached
                 await self._wait_until_detached(volume, instance)
             return
         self._names.free(done.instance, done.device)
@@ -96,12 +96,12 @@ class DiskAttacher:
                 raise
 
         found = await poll_while(state, "detaching")
-        if found != "detached":  # AWS calls a disk that is still mounted "busy"
+        if found != "detached":  # AWS reports a mounted disk as "busy"
             raise FailedPrecondition(f"{volume} is {found} on {instance}")
 
 
 async def wait_until_created(ec2: Ec2, volume: str, state: str) -> None:
-    """A volume that a request has just made becomes ready."""
+    """Wait until a new volume is available."""
 
     async def again() -> str:
         return (await ec2.volume(volume)).state

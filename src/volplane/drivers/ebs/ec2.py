@@ -1,6 +1,6 @@
-"""A small EC2 client: signed requests, and only what the driver needs is read from the answers.
+"""A small EC2 client: signs requests, and parses what the driver needs of the responses.
 
-Every call is one line in the plugin's log, because that is where operators look when a disk does not come.
+Every call is one line in the driver's log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 VERSION = "2016-11-15"
 TIMEOUT = 30.0
-COPY_TIMEOUT = 60.0  # a disk service that copies answers within this, ready or not
+COPY_TIMEOUT = 60.0  # our disk service answers within this, even if a copy is not ready
 THROTTLED_TRIES, FIRST_PAUSE = 5, 0.2
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 _COPYING = frozenset({"CreateVolume", "CopyVolumes", "CreateSnapshot", "CreateSnapshots"})
@@ -33,7 +33,7 @@ _CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 
 
 class Ec2Error(Exception):
-    """EC2 said no."""
+    """EC2 returned an error."""
 
     def __init__(self, code: str, message: str, status: int) -> None:
         super().__init__(f"{code}: {message}")
@@ -41,7 +41,7 @@ class Ec2Error(Exception):
 
 
 class Ec2Unreachable(Exception):
-    """No answer: whether the call was carried out is not known."""
+    """No answer: whether the call was carried out is unknown."""
 
 
 class Ec2Attachment(Struct, frozen=True):
@@ -58,7 +58,7 @@ class Ec2Volume(Struct, frozen=True):
     type: str = ""
     iops: int = 0
     throughput: int = 0
-    snapshot: str = ""  # what it was made from
+    snapshot: str = ""  # that it was created from
     source: str = ""
     attachments: tuple[Ec2Attachment, ...] = ()
     tags: Mapping[str, str] = {}
@@ -78,7 +78,7 @@ class Ec2:
     def __init__(
         self, endpoint: str, *, region: str, keys: Callable[[], AwsKeys], timeout: float = TIMEOUT
     ) -> None:
-        """`keys`: asked for each request, because some are lent for a while only."""
+        """`keys` is called for each request, because keys may be temporary."""
         self._endpoint = endpoint.rstrip("/") + "/"
         self._http = HttpClient(endpoint)
         self._keys = keys
@@ -91,11 +91,13 @@ class Ec2:
         await self._described.close()
         await self._http.close()
 
-    async def create_volume(self, given: Mapping[str, str], tags: Mapping[str, str]) -> Ec2Volume:
-        return _volume(await self.call("CreateVolume", {**given, **_tag_specification("volume", tags)}))
+    async def create_volume(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> Ec2Volume:
+        return _volume(await self.call("CreateVolume", {**parameters, **_tag_specification("volume", tags)}))
 
-    async def copy_volume(self, source: str, given: Mapping[str, str], tags: Mapping[str, str]) -> Ec2Volume:
-        wanted = {"SourceVolumeId": source, **given, **_tag_specification("volume", tags)}
+    async def copy_volume(
+        self, source: str, parameters: Mapping[str, str], tags: Mapping[str, str]
+    ) -> Ec2Volume:
+        wanted = {"SourceVolumeId": source, **parameters, **_tag_specification("volume", tags)}
         answer = await self.call("CopyVolumes", wanted)
         (made,) = (_volume(item) for item in answer.iterfind("volumeSet/item"))
         return made
@@ -104,12 +106,12 @@ class Ec2:
         await self.call("DeleteVolume", {"VolumeId": volume})
 
     async def attach_volume(self, volume: str, instance: str, device: str) -> Ec2Attachment:
-        given = {"VolumeId": volume, "InstanceId": instance, "Device": device}
-        return _attachment(await self.call("AttachVolume", given))
+        parameters = {"VolumeId": volume, "InstanceId": instance, "Device": device}
+        return _attachment(await self.call("AttachVolume", parameters))
 
     async def detach_volume(self, volume: str, instance: str = "") -> Ec2Attachment:
-        given = {"VolumeId": volume} | ({"InstanceId": instance} if instance else {})
-        return _attachment(await self.call("DetachVolume", given))
+        parameters = {"VolumeId": volume} | ({"InstanceId": instance} if instance else {})
+        return _attachment(await self.call("DetachVolume", parameters))
 
     async def volume(self, volume: str) -> Ec2Volume:
         found = await self._described.get(volume)
@@ -118,7 +120,7 @@ class Ec2:
         return found
 
     async def _describe(self, volumes: list[str]) -> dict[str, Ec2Volume]:
-        # By filter: of a list of ids EC2 refuses all if one is gone.
+        # With a filter: for a list of ids EC2 returns an error if one does not exist.
         values = {f"Filter.1.Value.{number}": volume for number, volume in enumerate(volumes, start=1)}
         items = await self._call_all_pages(
             "DescribeVolumes", {"Filter.1.Name": "volume-id", **values}, "volumeSet/item"
@@ -126,32 +128,32 @@ class Ec2:
         return {volume.id: volume for volume in map(_volume, items)}
 
     async def volumes(self, filters: Mapping[str, str] | None = None) -> list[Ec2Volume]:
-        """All of them, page by page."""
+        """All matching volumes, from all pages."""
         items = await self._call_all_pages(
             "DescribeVolumes", _filter_parameters(filters or {}), "volumeSet/item"
         )
         return [_volume(item) for item in items]
 
     async def create_snapshot(self, volume: str, description: str, tags: Mapping[str, str]) -> Ec2Snapshot:
-        given = {"VolumeId": volume, "Description": description, **_tag_specification("snapshot", tags)}
-        return _snapshot(await self.call("CreateSnapshot", given))
+        parameters = {"VolumeId": volume, "Description": description, **_tag_specification("snapshot", tags)}
+        return _snapshot(await self.call("CreateSnapshot", parameters))
 
     async def create_snapshots(
         self, instance: str, without: Iterable[str], description: str, tags: Mapping[str, str]
     ) -> list[Ec2Snapshot]:
-        """Of all data volumes of an instance but some, at one moment."""
-        given = {"InstanceSpecification.InstanceId": instance, "Description": description}
-        given["InstanceSpecification.ExcludeBootVolume"] = "true"
+        """Take snapshots of all data volumes of an instance but `without`, at one moment."""
+        parameters = {"InstanceSpecification.InstanceId": instance, "Description": description}
+        parameters["InstanceSpecification.ExcludeBootVolume"] = "true"
         for number, volume in enumerate(without, start=1):
-            given[f"InstanceSpecification.ExcludeDataVolumeId.{number}"] = volume
-        answer = await self.call("CreateSnapshots", {**given, **_tag_specification("snapshot", tags)})
+            parameters[f"InstanceSpecification.ExcludeDataVolumeId.{number}"] = volume
+        answer = await self.call("CreateSnapshots", {**parameters, **_tag_specification("snapshot", tags)})
         return [_snapshot(item) for item in answer.iterfind("snapshotSet/item")]
 
     async def create_tags(self, resources: Iterable[str], tags: Mapping[str, str]) -> None:
-        given = {f"ResourceId.{number}": name for number, name in enumerate(resources, start=1)}
+        parameters = {f"ResourceId.{number}": name for number, name in enumerate(resources, start=1)}
         for number, (key, value) in enumerate(tags.items(), start=1):
-            given |= {f"Tag.{number}.Key": key, f"Tag.{number}.Value": value}
-        await self.call("CreateTags", given)
+            parameters |= {f"Tag.{number}.Key": key, f"Tag.{number}.Value": value}
+        await self.call("CreateTags", parameters)
 
     async def delete_snapshot(self, snapshot: str) -> None:
         await self.call("DeleteSnapshot", {"SnapshotId": snapshot})
@@ -162,28 +164,28 @@ class Ec2:
         return found
 
     async def snapshots(self, filters: Mapping[str, str] | None = None) -> list[Ec2Snapshot]:
-        """All of our own, page by page."""
-        given = {"Owner.1": "self", **_filter_parameters(filters or {})}
+        """All matching snapshots of this account, from all pages."""
+        parameters = {"Owner.1": "self", **_filter_parameters(filters or {})}
         return [
             _snapshot(item)
-            for item in await self._call_all_pages("DescribeSnapshots", given, "snapshotSet/item")
+            for item in await self._call_all_pages("DescribeSnapshots", parameters, "snapshotSet/item")
         ]
 
     async def _call_all_pages(
-        self, action: str, given: dict[str, str], path: str
+        self, action: str, parameters: dict[str, str], path: str
     ) -> list[ElementTree.Element]:
         found: list[ElementTree.Element] = []
-        given["MaxResults"] = "500"
+        parameters["MaxResults"] = "500"
         while True:
-            answer = await self.call(action, given)
+            answer = await self.call(action, parameters)
             found += answer.iterfind(path)
             token = answer.findtext("nextToken")
             if not token:
                 return found
-            given["NextToken"] = token
+            parameters["NextToken"] = token
 
     async def modify_volume(self, volume: str, wanted: Mapping[str, str]) -> str:
-        """The modification's state."""
+        """Modify a volume; returns the state of the modification."""
         answer = await self.call("ModifyVolume", {"VolumeId": volume, **wanted})
         return answer.findtext("volumeModification/modificationState", "")
 
@@ -192,13 +194,13 @@ class Ec2:
         return answer.findtext("volumeModificationSet/item/modificationState", "")
 
     async def devices(self, instance: str) -> list[str]:
-        """Names that are taken on an instance."""
+        """Device names that are taken on an instance."""
         answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
         path = "reservationSet/item/instancesSet/item/blockDeviceMapping/item/deviceName"
         return [found.text or "" for found in answer.iterfind(path)]
 
     async def data_volumes(self, instance: str) -> list[str]:
-        """What is attached to an instance, but for the disk that it boots from."""
+        """The volumes attached to an instance, without its boot volume."""
         answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
         found = answer.find("reservationSet/item/instancesSet/item")
         if found is None:
@@ -211,7 +213,7 @@ class Ec2:
         return sorted(zone.text or "" for zone in answer.iterfind("availabilityZoneInfo/item/zoneName"))
 
     async def capacity(self) -> int | None:
-        """Bytes that our own disk service has left; AWS does not tell: None."""
+        """Free bytes of our own disk service; None on AWS."""
         try:
             answer = await self.call("DescribeDiskCapacity", {})
         except Ec2Error as error:
@@ -221,12 +223,12 @@ class Ec2:
         return int(answer.findtext("availableBytes", "0"))
 
     async def register_instance(self, instance: str, *, zone: str, directory: str, name: str = "") -> None:
-        """Our own disk service only: where this instance's /dev is."""
-        given = {"InstanceId": instance, "AvailabilityZone": zone, "DeviceDirectory": directory}
-        await self.call("RegisterInstance", given | {"PrivateDnsName": name})
+        """Register an instance and its /dev directory, with our own disk service."""
+        parameters = {"InstanceId": instance, "AvailabilityZone": zone, "DeviceDirectory": directory}
+        await self.call("RegisterInstance", parameters | {"PrivateDnsName": name})
 
     async def is_off(self, instance: str) -> bool:
-        """Stopped or gone for good; an instance that is on its way there, or unknown, is not off."""
+        """The instance is stopped or terminated; one that is stopping, or unknown, is not off."""
         try:
             answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
         except Ec2Error as error:
@@ -239,23 +241,23 @@ class Ec2:
     async def power(self, instance: str, *, running: bool) -> None:
         await self.call("StartInstances" if running else "StopInstances", {"InstanceId.1": instance})
 
-    async def call(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
+    async def call(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
         for number in range(THROTTLED_TRIES):
             try:
-                return await self._call(action, given)
+                return await self._call(action, parameters)
             except Ec2Error as error:
                 if error.code not in _THROTTLED:
                     raise
-                # At random, so that those who were refused together do not come again together.
+                # With jitter, so that throttled callers do not retry at the same time.
                 await asyncio.sleep(FIRST_PAUSE * 2**number * random.uniform(0.5, 1.5))
-        return await self._call(action, given)
+        return await self._call(action, parameters)
 
-    async def _call(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
+    async def _call(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
         started = time.perf_counter()
         outcome = "no answer"
-        with trace.span("ebs-plugin", action, f"volume/{given.get('VolumeId', '')}"):
+        with trace.span("ebs-plugin", action, f"volume/{parameters.get('VolumeId', '')}"):
             try:
-                answer = await self._send(action, given)
+                answer = await self._send(action, parameters)
                 outcome = "200"
                 return answer
             except Ec2Error as error:
@@ -263,10 +265,12 @@ class Ec2:
                 raise
             finally:
                 spent = (time.perf_counter() - started) * 1000
-                log.info("AWS API %s(%s): %s in %.1f ms", action, _format_parameters(given), outcome, spent)
+                log.info(
+                    "AWS API %s(%s): %s in %.1f ms", action, _format_parameters(parameters), outcome, spent
+                )
 
-    async def _send(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
-        body = urlencode({"Action": action, "Version": VERSION, **given}).encode()
+    async def _send(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
+        body = urlencode({"Action": action, "Version": VERSION, **parameters}).encode()
         headers = self._signer.headers(body, _CONTENT_TYPE, self._keys(), clock.wall())
         try:
             patience = max(self._timeout, COPY_TIMEOUT) if action in _COPYING else self._timeout
@@ -279,7 +283,7 @@ class Ec2:
         try:
             return await self._http.request("POST", "/", headers=headers, body=body, timeout=timeout)
         except ServerDisconnected as gone:
-            # The kept connection was just being closed. Every call of ours may run twice: send it again.
+            # The server has closed the idle connection. All our calls may run twice: send it again.
             if gone.answered:
                 raise
         return await self._http.request("POST", "/", headers=headers, body=body, timeout=timeout)
@@ -351,7 +355,7 @@ def _attachment(item: ElementTree.Element) -> Ec2Attachment:
     )
 
 
-def _format_parameters(given: Mapping[str, str]) -> str:
+def _format_parameters(parameters: Mapping[str, str]) -> str:
     return ", ".join(
-        f"{name}={value}" for name, value in given.items() if not name.startswith("TagSpecification")
+        f"{name}={value}" for name, value in parameters.items() if not name.startswith("TagSpecification")
     )

@@ -1,4 +1,4 @@
-"""EC2's error codes as CSI's."""
+"""Translates EC2's error codes to CSI's."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def to_csi_error(error: Ec2Error) -> CallError:
             return errors.InvalidArgument(text)
         case code if code in _DENIED:
             return errors.PermissionDenied(text)
-    # Throttled, broken, or new to us: what became of the request is not known.
+    # Throttled, internal or unknown to us: the outcome of the request is unknown.
     return errors.Unavailable(text) if error.status >= 500 or "Limit" in error.code else errors.Internal(text)
 
 

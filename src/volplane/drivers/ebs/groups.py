@@ -1,10 +1,10 @@
 """Snapshots of several volumes at one moment.
 
-EC2 takes them for the volumes of one instance in one call. A volume that is attached to nobody does not
-change, so its snapshot may be taken beside that; volumes on several instances have no moment in common, and
-are refused. The subtle thing: all snapshots carry the group's name, and the last act is to seal the group.
-What is there without a seal was cut off and answered to nobody: it is taken anew. What is incomplete behind
-a seal has lost something since, and nothing replaces that.
+EC2 takes them for the volumes of one instance in one call. A volume that is not attached does not change, so
+its snapshot is taken separately; volumes on several instances are refused. All snapshots are tagged with the
+group's id, and after the last one the group is tagged as complete. A group without that tag was interrupted
+before an answer was sent, and is taken again. A complete group with missing snapshots has lost them, and they
+are not replaced.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ class GroupCalls(SnapshotCalls):
     async def _check_existing_group(
         self, name: str, found: list[Ec2Snapshot], wanted: frozenset[str]
     ) -> list[Ec2Snapshot]:
-        """Of a group that is not what is asked for: nothing, if it was cut off; else a refusal."""
+        """Delete an interrupted group; raise an error if a complete one differs from the request."""
         volumes = {s.volume for s in found}
         if any(COMPLETE_TAG in s.tags for s in found):
             if volumes < wanted:
                 missing = ", ".join(sorted(wanted - volumes))
                 raise FailedPrecondition(f"the group {name} has lost its snapshots of {missing}")
-            raise AlreadyExists(f"{name} is a group of {', '.join(sorted(volumes))}")
+            raise AlreadyExists(f"{name} is a group snapshot of {', '.join(sorted(volumes))}")
         await self._remove(found)
         return []
 
     async def _take(self, wanted: Iterable[str], tags: dict[str, str]) -> list[Ec2Snapshot]:
         volumes = [await self._require_volume(volume) for volume in sorted(wanted)]
         attached = {v.id: v.attachments[0].instance for v in volumes if v.attachments}
-        places = sorted(set(attached.values()))
-        if len(places) > 1:
-            text = f"the volumes are attached to {', '.join(places)}, and have no moment in common"
-            raise FailedPrecondition(text)
+        instances = sorted(set(attached.values()))
+        if len(instances) > 1:
+            attached_to = ", ".join(instances)
+            raise FailedPrecondition(f"the volumes of a group must be on one instance, not on {attached_to}")
         made = []
-        for instance in places:
+        for instance in instances:
             made += await self._take_attached(instance, attached, tags)
         for volume in (v.id for v in volumes if v.id not in attached):
             made.append(await self._ec2.create_snapshot(volume, f"Created by {NAME} for {volume}", tags))
@@ -73,17 +73,17 @@ class GroupCalls(SnapshotCalls):
         others = [volume for volume in await self._ec2.data_volumes(instance) if volume not in wanted]
         description = f"Created by {NAME} for a group on {instance}"
         made = await self._ec2.create_snapshots(instance, others, description, tags)
-        # What was attached a moment ago is in the set too; what was detached is not.
+        # Volumes attached or detached meanwhile make the set differ from the request.
         await self._remove([s for s in made if s.volume not in wanted])
         made = [s for s in made if s.volume in wanted]
         if {s.volume for s in made} != set(wanted):
             await self._remove(made)
-            raise FailedPrecondition(f"a volume of the group has just left {instance}")
+            raise FailedPrecondition(f"a volume of the group was just detached from {instance}")
         return made
 
     async def _require_volume(self, volume: str) -> Ec2Volume:
         if not volume.startswith("vol-"):
-            raise NotFound(f"there is no volume {volume}")
+            raise NotFound(f"volume {volume} does not exist")
         return await self._ec2.volume(volume)
 
     async def delete_volume_group_snapshot(
@@ -91,7 +91,7 @@ class GroupCalls(SnapshotCalls):
     ) -> v1.DeleteVolumeGroupSnapshotResponse:
         with translate_errors():
             found = await self._members(request.group_snapshot_id)
-            # Those that are gone are fine: an earlier call may have been cut off.
+            # Missing ones are no error: an earlier call may have been interrupted.
             _check_members(
                 request.group_snapshot_id, [s.id for s in found], request.snapshot_ids, all_there=False
             )
@@ -104,7 +104,7 @@ class GroupCalls(SnapshotCalls):
         with translate_errors():
             found = await self._members(request.group_snapshot_id)
         if not found:
-            raise NotFound(f"there is no group of snapshots {request.group_snapshot_id}")
+            raise NotFound(f"group snapshot {request.group_snapshot_id} does not exist")
         _check_members(request.group_snapshot_id, [s.id for s in found], request.snapshot_ids, all_there=True)
         return v1.GetVolumeGroupSnapshotResponse(
             group_snapshot=_to_csi_group(request.group_snapshot_id, found)
@@ -130,10 +130,10 @@ def group_id(name: str) -> str:
     return f"snapgroup-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
 
 
-def _check_members(group: str, members: Sequence[str], told: Sequence[str], *, all_there: bool) -> None:
-    """The caller's list of the group's snapshots, if it gives one."""
-    strange = set(members) - set(told) or (all_there and set(told) - set(members))
-    if told and strange:
+def _check_members(group: str, members: Sequence[str], given: Sequence[str], *, all_there: bool) -> None:
+    """Check the caller's list of the group's snapshots, if there is one."""
+    strange = set(members) - set(given) or (all_there and set(given) - set(members))
+    if given and strange:
         raise InvalidArgument(f"{group} consists of {', '.join(sorted(members))}")
 
 

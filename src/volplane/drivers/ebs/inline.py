@@ -1,8 +1,8 @@
-"""Volumes that a pod has written into its own manifest: made when the pod is published, gone when it leaves.
+"""CSI inline volumes: created when the pod is published, deleted when it is unpublished.
 
-The node does alone what controller and sidecars do otherwise, so it needs the EC2 API. Nothing is kept on
-the node: the disk is made with a token and carries the handle that the kubelet gave it, by which it is found
-again after any crash, and removed when the kubelet unpublishes what it finds.
+The node does what the controller and sidecars do for other volumes, so it needs the EC2 API. The node stores
+nothing: the disk is created with a client token and tagged with the kubelet's handle, by which it is found
+after a crash, and deleted when the kubelet unpublishes it.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class InlineVolumes:
             await self._ec2.close()
 
     async def _connect_once(self) -> tuple[Ec2, DiskAttacher]:
-        """Connected when it is first needed: most nodes never see such a volume, and some have no keys."""
+        """Connect on first use: most nodes never have inline volumes, and some have no keys."""
         if self._connect is None:
-            raise FailedPrecondition("inline volumes need the EC2 API, and this node has no access to it")
+            raise FailedPrecondition("inline volumes need the EC2 API: this node has no AWS account")
         if self._ec2 is None or self._attaching is None:
             self._ec2 = await self._connect()
             self._attaching = DiskAttacher(self._ec2)
         return self._ec2, self._attaching
 
     async def attach(self, handle: str, attributes: Mapping[str, str]) -> tuple[str, str]:
-        """The disk of a handle, made if it is not there: its id, and its device here."""
+        """Attach the disk of a handle, and create it if needed; returns its id and its device."""
         disk, size = parse_attributes(attributes)
         tags = {**disk.tags, INLINE_TAG: handle, CLUSTER_TAG: "true"}
         tags |= {tag: attributes[key] for key, tag in _FOR.items() if attributes.get(key)}
@@ -69,7 +69,7 @@ class InlineVolumes:
             return volume.id, await attaching.attach(volume.id, self._instance)
 
     async def remove(self, handle: str) -> None:
-        """Nothing there is fine."""
+        """Detach and delete the disk of a handle, if it exists."""
         with translate_errors():
             ec2, attaching = await self._connect_once()
             volume = await self._find_volume(ec2, handle)
@@ -92,7 +92,7 @@ class InlineVolumes:
 
 
 def parse_attributes(attributes: Mapping[str, str]) -> tuple[DiskParameters, int]:
-    """The disk that a pod's volumeAttributes ask for, and its size in GiB."""
+    """The parameters of the disk in a pod's volumeAttributes, and its size in GiB."""
     given = {k: v for k, v in attributes.items() if not k.startswith(_POD)}
     text = given.pop("size", f"{DEFAULT_SIZE}Gi")
     try:
@@ -100,6 +100,6 @@ def parse_attributes(attributes: Mapping[str, str]) -> tuple[DiskParameters, int
     except ValueError as error:
         raise InvalidArgument(f"invalid size {text!r}: {error}") from error
     if size <= 0:
-        raise InvalidArgument(f"invalid size {text!r}: more than nothing is expected")
+        raise InvalidArgument(f"invalid size {text!r}: must be greater than zero")
     disk = parameters.parse(given)
     return disk, disk.size(v1.CapacityRange(required_bytes=size))

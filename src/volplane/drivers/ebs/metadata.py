@@ -1,7 +1,7 @@
-"""Which instance a node is, and in which zone: told by the machine it runs on, or by its Node object.
+"""Instance and zone of a node, from the instance metadata service or from its Node object.
 
-The metadata service answers within a hop, or there is none; so a short wait tells the two apart. A pod with a
-network of its own may be a hop too far for it: then the Node has what the cloud's controller wrote there.
+A short timeout shows that there is no metadata service: it is one network hop away. A pod with its own
+network namespace may be too many hops away; then the Node object has what the cloud controller wrote.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from volplane.web.client import HttpError
 log = logging.getLogger(__name__)
 
 ENDPOINT = "http://169.254.169.254"
-REQUEST_TIMEOUT = 2.0  # seconds for each question
-TOKEN_TTL = "60"  # seconds of the token that the answers cost
+REQUEST_TIMEOUT = 2.0  # seconds
+TOKEN_TTL = "60"  # seconds, of the session token
 
 _PROVIDER = re.compile(r"aws:///(?P<zone>[^/]*)/(?:.*/)?(?P<instance>i-[0-9a-z-]+)")
 
@@ -31,7 +31,7 @@ class InstanceLocation(Struct, frozen=True):
 
 
 async def from_instance(endpoint: str = ENDPOINT) -> InstanceLocation | None:
-    """What the instance's own metadata say; None where nobody answers."""
+    """From the instance metadata service; None if it does not answer."""
     http = HttpClient(endpoint or ENDPOINT)
     try:
         lifetime = [("X-aws-ec2-metadata-token-ttl-seconds", TOKEN_TTL)]
@@ -39,15 +39,15 @@ async def from_instance(endpoint: str = ENDPOINT) -> InstanceLocation | None:
         if answer.status != 200:
             return None
         token = [("X-aws-ec2-metadata-token", answer.body.decode())]
-        told = []
+        values = []
         for path in ("instance-id", "placement/availability-zone"):
             answer = await http.request(
                 "GET", f"/latest/meta-data/{path}", headers=token, timeout=REQUEST_TIMEOUT
             )
             if answer.status != 200:
                 return None
-            told.append(answer.body.decode().strip())
-        return InstanceLocation(*told)
+            values.append(answer.body.decode().strip())
+        return InstanceLocation(*values)
     except (OSError, TimeoutError, HttpError) as error:
         log.info("no instance metadata at %s: %s", endpoint or ENDPOINT, error)
         return None
@@ -56,7 +56,7 @@ async def from_instance(endpoint: str = ENDPOINT) -> InstanceLocation | None:
 
 
 def from_node(node: Node) -> InstanceLocation | None:
-    """What the cloud's controller wrote on the Node; None if it was none of AWS."""
+    """From the Node object; None if its provider is not AWS."""
     found = _PROVIDER.fullmatch(node.spec.provider_id)
     if found is None:
         return None

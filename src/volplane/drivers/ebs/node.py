@@ -1,7 +1,7 @@
-"""The node service: the attached disk becomes a file system, the file system appears in pods.
+"""The node service: formats and mounts attached disks, and publishes them to pods.
 
-The disk is found by the link that carries the volume's id; the device name in the publish context is only
-believed where there is no such link, because names are used again.
+The disk is found by the link with the volume's id. The device name in the publish context is used only
+without such a link, because names are reused.
 """
 
 from __future__ import annotations
@@ -31,32 +31,35 @@ from volplane.sdk.validation import EPHEMERAL
 
 MAX_VOLUMES = 28
 BY_ID = "/dev/disk/by-id"
-INLINE_HANDLE = "csi-"  # how a kubelet's own handles begin
-DEVICE_TIMEOUT, DEVICE_POLL_INTERVAL = 10.0, 0.05  # a disk that AWS has attached shows up within seconds
+INLINE_HANDLE = "csi-"  # prefix of the kubelet's handles of inline volumes
+DEVICE_TIMEOUT, DEVICE_POLL_INTERVAL = (
+    10.0,
+    0.05,
+)  # seconds; on AWS a disk appears seconds after it is attached
 
 _Mode = v1.VolumeCapability.AccessMode
 
 
 class EbsNodeConfig(Struct, frozen=True):
-    """Where this node is; on AWS from the instance's metadata, here from the settings."""
+    """Instance and zone of the node; on AWS from the instance metadata, here from the settings."""
 
     instance: str
     zone: str
     max_volumes: int = MAX_VOLUMES
-    latency: str = ""  # take as long as a cloud does; a profile of `rules.latency`
+    latency: str = ""  # a profile of `rules.latency` to simulate
 
 
 class EbsNode(Driver):
     name, version = NAME, VERSION
-    claims: ClassVar[frozenset[str]] = frozenset(
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset(
         {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"}
     )
-    elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "CreateVolumeGroupSnapshot"})
+    methods_elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "CreateVolumeGroupSnapshot"})
 
     def __init__(
         self, place: EbsNodeConfig, host: Host, paths: NodePaths, *, connect: ConnectEc2 | None = None
     ) -> None:
-        """With `connect` there can be inline volumes, which a node makes by itself."""
+        """`connect` enables inline volumes, which the node creates itself."""
         Driver.__init__(self)
         self._inline = InlineVolumes(connect, instance=place.instance, zone=place.zone)
         self._place, self._host, self._paths = place, host, paths
@@ -107,14 +110,14 @@ class EbsNode(Driver):
                 staging,
                 target,
                 readonly=request.readonly,
-                alone=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
+                exclusive=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
             )
         return v1.NodePublishVolumeResponse()
 
     async def _publish_inline(self, request: v1.NodePublishVolumeRequest, target: str) -> None:
-        """One pod's own disk: there is nothing to share, so its file system is mounted where it is used."""
+        """Mount the disk at the target directly: it belongs to one pod."""
         if request.volume_capability.HasField("block"):
-            raise InvalidArgument("an inline volume is never a raw device")
+            raise InvalidArgument("an inline volume cannot be a raw block device")
         mount = request.volume_capability.mount
         volume, named = await self._inline.attach(request.volume_id, request.volume_context)
         options = (*mount.mount_flags, "ro") if request.readonly else tuple(mount.mount_flags)
@@ -125,7 +128,7 @@ class EbsNode(Driver):
         self, request: v1.NodeUnpublishVolumeRequest
     ) -> v1.NodeUnpublishVolumeResponse:
         await self._mounter.unpublish(self._path(request.target_path, "target_path"))
-        # The request does not say what kind of volume it was; a disk's own id is never a kubelet's handle.
+        # The request does not name the kind of volume; an EBS id never looks like a kubelet's handle.
         if request.volume_id.startswith(INLINE_HANDLE) and self._inline.is_available:
             await self._inline.remove(request.volume_id)
         return v1.NodeUnpublishVolumeResponse()
@@ -135,7 +138,7 @@ class EbsNode(Driver):
     ) -> v1.NodeGetVolumeStatsResponse:
         path = self._path(request.volume_path, "volume_path")
         usage, why = await self._mounter.usage(path), await self._mounter.find_problem(path)
-        condition = v1.VolumeCondition(abnormal=bool(why), message=why or "the disk is mounted and answers")
+        condition = v1.VolumeCondition(abnormal=bool(why), message=why or "the disk is mounted")
         return v1.NodeGetVolumeStatsResponse(usage=usage, volume_condition=condition)
 
     async def node_expand_volume(self, request: v1.NodeExpandVolumeRequest) -> v1.NodeExpandVolumeResponse:
@@ -153,10 +156,10 @@ class EbsNode(Driver):
 
     @asynccontextmanager
     async def _open_device(self, volume: str, named: str) -> AsyncIterator[str]:
-        """The volume's disk, kept open: meanwhile nobody can take it away and give its name to another."""
+        """The volume's device, held open so that its name cannot be reused for another disk meanwhile."""
         stable = self._paths.real(f"{BY_ID}/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}")
         if "/" in volume:
-            raise InvalidArgument(f'volume_id "{volume}" is not the id of a disk')
+            raise InvalidArgument(f'volume_id "{volume}" is not the id of a volume')
         if named:
             if not is_below(named, "/dev") or posixpath.normpath(named) != named:
                 raise InvalidArgument(f'devicePath "{named}" is not below /dev')
@@ -172,7 +175,7 @@ class EbsNode(Driver):
         try:
             yield device
         finally:
-            # The last one to close a disk writes out what the kernel holds of it.
+            # In a thread: the last close of a disk flushes the kernel's buffers.
             await self._host.call(os.close, descriptor)
 
 
@@ -187,10 +190,10 @@ def _try_open_device(volume: str, stable: str, named: str) -> tuple[int, str] | 
     if not device:
         return None
     descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
-    # Links go before the disk does: what they say now is true, and stays true while we have it open. Unless
-    # somebody has taken the disk away behind the service's back; so the disk itself is asked, too.
-    told = devices.serial(device).replace("-", "")
-    if _resolve_disk(stable, named) == device and told in ("", volume.replace("-", "")):
+    # Links are removed before the disk is detached, so they are right while we hold it open. The serial
+    # number is checked as well, in case the disk was detached without the service.
+    serial = devices.serial(device).replace("-", "")
+    if _resolve_disk(stable, named) == device and serial in ("", volume.replace("-", "")):
         return descriptor, device
     os.close(descriptor)
     return None

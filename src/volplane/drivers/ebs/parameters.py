@@ -1,4 +1,4 @@
-"""A StorageClass's parameters as CreateVolume's: which kind of disk, how fast, how large."""
+"""Translates the parameters of a StorageClass to those of EC2's CreateVolume."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from volplane.sdk.errors import InvalidArgument, OutOfRange
 
 GIB = 1 << 30
 DEFAULT_TYPE = "gp3"
-DEFAULT_SIZE = 100  # GiB, when nobody says
+DEFAULT_SIZE = 100  # GiB, if the request has no size
 FILESYSTEMS = frozenset({"", "ext2", "ext3", "ext4", "xfs", "btrfs"})
 
-# GiB. What is smaller than the type's smallest disk gets the smallest.
+# GiB: smallest and largest. A smaller request gets the smallest.
 _SIZES = {
     "gp3": (1, 65536),
     "gp2": (1, 16384),
@@ -57,7 +57,7 @@ MODES = frozenset(
 
 
 class DiskParameters(Struct, frozen=True):
-    """What the parameters ask for, apart from size and zone."""
+    """The properties of a disk in the parameters, without size and zone."""
 
     type: str = DEFAULT_TYPE
     iops: int = 0
@@ -68,12 +68,12 @@ class DiskParameters(Struct, frozen=True):
     tags: Mapping[str, str] = {}
 
     def size(self, wanted: v1.CapacityRange, *, least: int = 0) -> int:
-        """GiB for a capacity range; rounded up, never beyond its limit. A copy has at least its source's."""
+        """GiB for a capacity range, rounded up, within its limit, and at least the size of the source."""
         low, high = _SIZES[self.type]
         if wanted.required_bytes:
             size = max(-(-wanted.required_bytes // GIB), low)
             if size < least:
-                raise OutOfRange(f"{size} GiB are wanted, and the source has {least} GiB")
+                raise OutOfRange(f"{size} GiB are requested, but the source has {least} GiB")
         else:
             size = max(least or DEFAULT_SIZE, low)
             if wanted.limit_bytes:
@@ -81,7 +81,7 @@ class DiskParameters(Struct, frozen=True):
         if wanted.limit_bytes and size * GIB > wanted.limit_bytes:
             raise OutOfRange(f"{size} GiB, the smallest fitting {self.type} disk, is above the limit")
         if size > high:
-            raise OutOfRange(f"{size} GiB are wanted, the largest {self.type} disk has {high} GiB")
+            raise OutOfRange(f"{size} GiB are requested, but the largest {self.type} disk has {high} GiB")
         return size
 
     @property
@@ -103,7 +103,7 @@ class DiskParameters(Struct, frozen=True):
         return given
 
     def changes(self, size: int, *, type: str, iops: int, speed: int) -> dict[str, str]:
-        """ModifyVolume's parameters for a disk that has these now."""
+        """ModifyVolume's parameters for a disk with these properties."""
         wanted = {"VolumeType": self.type} if self.type and self.type != type else {}
         kind = structs.replace(self, type=self.type or type)
         number = kind.iops or kind._proportional(size)
@@ -121,7 +121,7 @@ class DiskParameters(Struct, frozen=True):
 
 
 def parse(parameters: Mapping[str, str]) -> DiskParameters:
-    """Keys are read in any case, as they always were; one that is not known is an error."""
+    """Keys are case-insensitive, as in AWS's driver; an unknown key is an error."""
     known: dict[str, object] = {}
     tags: dict[str, str] = {}
     for key, value in parameters.items():
@@ -139,7 +139,7 @@ def parse(parameters: Mapping[str, str]) -> DiskParameters:
             case "kmskeyid":
                 known["key"] = value
             case "fstype" | "csi.storage.k8s.io/fstype" | "blockexpress" | "allowautoiopspergbincrease":
-                pass  # the file system comes with the capability; the others need nothing from us
+                pass  # the file system is in the capability; the others have no effect
             case lowered if lowered in _CREATED_FOR:
                 tags[_CREATED_FOR[lowered]] = value
             case lowered if lowered.startswith("tagspecification"):
@@ -149,17 +149,17 @@ def parse(parameters: Mapping[str, str]) -> DiskParameters:
                 raise InvalidArgument(f"Invalid parameter key {key} for CreateVolume")
     disk = DiskParameters(**known, tags=tags)  # type: ignore[arg-type]
     if disk.iops_per_gib and disk.type not in _IOPS_PER_GIB:
-        raise InvalidArgument(f"iopsPerGB does not go with disks of type {disk.type}")
+        raise InvalidArgument(f"iopsPerGB is not supported for disks of type {disk.type}")
     return disk
 
 
 def driver_parameters(given: Mapping[str, str]) -> dict[str, str]:
-    """Of a class's parameters those that are not for sidecars: GetCapacity gets all of them as they are."""
+    """The parameters that are not for sidecars, which pass all of them to GetCapacity."""
     return {key: value for key, value in given.items() if not key.lower().startswith("csi.storage.k8s.io/")}
 
 
 def parse_change(wanted: Mapping[str, str]) -> DiskParameters:
-    """A VolumeAttributesClass's parameters; an empty type is the one the disk has."""
+    """The parameters of a VolumeAttributesClass; an empty type keeps the type of the disk."""
     known: dict[str, object] = {"type": ""}
     for key, value in wanted.items():
         match key.lower():
@@ -177,12 +177,12 @@ def parse_change(wanted: Mapping[str, str]) -> DiskParameters:
 
 
 def snapshot_tags(parameters: Mapping[str, str]) -> dict[str, str]:
-    """A VolumeSnapshotClass's parameters are tags only."""
+    """The tags in the parameters of a VolumeSnapshotClass."""
     return _tags(parameters, _SNAPSHOT_FOR, "CreateSnapshot")
 
 
 def group_tags(parameters: Mapping[str, str]) -> dict[str, str]:
-    """A VolumeGroupSnapshotClass's parameters."""
+    """The tags in the parameters of a VolumeGroupSnapshotClass."""
     return _tags(parameters, _GROUP_FOR, "CreateVolumeGroupSnapshot")
 
 
@@ -202,28 +202,28 @@ def _tags(parameters: Mapping[str, str], known: Mapping[str, str], call: str) ->
 
 def _type(value: str) -> str:
     if value.lower() not in _SIZES:
-        raise InvalidArgument(f"invalid disk type {value!r}; there are {', '.join(_SIZES)}")
+        raise InvalidArgument(f"invalid disk type {value!r}; valid types: {', '.join(_SIZES)}")
     return value.lower()
 
 
 def _number(key: str, value: str) -> int:
     if not value.isdecimal():
-        raise InvalidArgument(f"invalid {key} {value!r}: a number is expected")
+        raise InvalidArgument(f"invalid {key} {value!r}: must be a number")
     return int(value)
 
 
 def _flag(key: str, value: str) -> bool:
     if value.lower() not in ("true", "false", ""):
-        raise InvalidArgument(f"invalid {key} {value!r}: true or false is expected")
+        raise InvalidArgument(f"invalid {key} {value!r}: must be true or false")
     return value.lower() == "true"
 
 
 def unsupported_reason(capabilities: Sequence[v1.VolumeCapability]) -> str:
-    """What a disk cannot do of this, or nothing."""
+    """What of the capabilities a disk does not support; "" if it supports all."""
     for capability in capabilities:
         mode = capability.access_mode.mode
         if mode not in MODES:
             return f"access mode {_Mode.Mode.Name(mode)} needs a disk on several nodes"
         if capability.mount.fs_type not in FILESYSTEMS:
-            return f"file system {capability.mount.fs_type} is not offered"
+            return f"file system {capability.mount.fs_type} is not supported"
     return ""

@@ -1,7 +1,7 @@
 """Snapshots through the EC2 API.
 
-EC2 knows no client token for them, so the name is looked for first. Two calls with one name never run side
-by side (the SDK sees to that), and one that was interrupted is found by its tag.
+EC2 has no client token for snapshots, so a snapshot with the name's tag is looked up first. The SDK never
+runs two calls with the same name at the same time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SnapshotCalls(Driver):
     async def list_snapshots(self, request: v1.ListSnapshotsRequest) -> v1.ListSnapshotsResponse:
         after, most = request.starting_token, request.max_entries
         if after and not _SNAPSHOT.fullmatch(after):
-            raise Aborted(f"{after!r} is no token of ours")
+            raise Aborted(f"{after!r} is not a valid token")
         with translate_errors():
             found = await self._list_snapshots(request.snapshot_id, request.source_volume_id)
         found = [s for s in sorted(found, key=lambda s: s.id) if s.id > after]
@@ -79,7 +79,7 @@ class SnapshotCalls(Driver):
 
 def require_snapshot_id(snapshot: str) -> str:
     if not _SNAPSHOT.fullmatch(snapshot):
-        raise NotFound(f"there is no snapshot {snapshot}")
+        raise NotFound(f"snapshot {snapshot} does not exist")
     return snapshot
 
 

@@ -1,7 +1,7 @@
-"""The EFS-like driver: shared directories, on many nodes at once, without attach and without stage.
+"""The EFS driver: shared directories on many nodes at once, without attach and stage.
 
-A file system is a directory of this machine; a volume is an access point in it, with an owner and a size. The
-same parameters and volume handles as AWS's driver for EFS, so that its manifests work.
+A file system is a directory of this machine; a volume is an access point in it, with an owner and a size.
+Parameters and volume handles are those of AWS's EFS driver, so its manifests work.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Access points as files: what exists is what is on disk, so any number of processes may look.
+"""Access points as files, so that several processes can use them.
 
     <root>/<file system>/<directory>        the data
-    <root>/.points/<access point>.json      who owns it, how large it may become
-    <root>/.removed/…                       on its way out
+    <root>/.points/<access point>.json      its record: owner, size
+    <root>/.removed/…                       data that is being deleted
 
-A directory may lie in one that a pod can write to, and there any name may become a link at any moment. So
-every step goes from a descriptor to the next, and links are refused.
+A pod may be able to write to the parent of a directory and replace it with a symbolic link at any time. So
+paths are opened part by part from a descriptor, and links are refused.
 
-A volume's id follows from its name, so creating twice is creating once. The record is written after the
-directory and removed after it: a record always has its directory, unless it is being removed.
+A volume's id is derived from its name, so creating it twice creates it once. The record is written after the
+directory and removed after it: a record always has its directory, unless it is being deleted.
 
 All functions block; they run on the host's threads.
 """
@@ -42,9 +42,9 @@ class AccessPoint(Struct, frozen=True):
     """An access point."""
 
     id: str
-    name: str  # that CreateVolume was called with
+    name: str  # in CreateVolume
     file_system: str
-    path: str  # below the file system
+    path: str  # in the file system
     uid: int
     gid: int
     mode: int
@@ -60,16 +60,16 @@ def access_point_id(name: str) -> str:
 
 
 def parse_handle(handle: str) -> str:
-    """The access point in a volume handle, or nothing if it is none of ours."""
+    """The access point in a volume handle; "" if the handle is invalid."""
     found = _HANDLE.fullmatch(handle)
     return found[2] if found else ""
 
 
 class UnreadableRecord(Exception):
-    """The record of an access point is there and makes no sense: nothing is done on such a basis."""
+    """The record of an access point exists but cannot be read: its directory is left alone."""
 
     def __init__(self, path: str, why: Exception) -> None:
-        super().__init__(f"the record of an access point cannot be read, {path}: {why}; restore it")
+        super().__init__(f"cannot read the record of an access point, {path}: {why}; restore it")
 
 
 class AccessPointStore:
@@ -83,7 +83,7 @@ class AccessPointStore:
             os.makedirs(directory, 0o700, exist_ok=True)
 
     def finish_removals(self) -> None:
-        """What was being removed when somebody was killed."""
+        """Delete what a killed process has left half deleted."""
         for name in os.listdir(self._removed):
             _remove_tree(os.path.join(self._removed, name))
 
@@ -95,7 +95,7 @@ class AccessPointStore:
 
     @contextmanager
     def _open_parent(self, point: AccessPoint, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """A descriptor of the directory that the point's directory is in, and its name there."""
+        """A descriptor of the parent directory, and the name of the directory in it."""
         path, name = os.path.split(f"{point.file_system}/{point.path}")
         with files.open_directory(self._root, path, make=make) as parent:
             yield parent, name
@@ -105,7 +105,7 @@ class AccessPointStore:
             return usage(directory)
 
     def get(self, point: str) -> AccessPoint | None:
-        """None if there is none. Raises UnreadableRecord: its directory may hold somebody's data."""
+        """None if it does not exist. Raises UnreadableRecord: then its directory may have data."""
         path = self._record(point)
         try:
             with open(path, "rb") as file:
@@ -136,10 +136,10 @@ class AccessPointStore:
                 os.mkdir(name, 0o700, dir_fd=parent)
             failpoint.hit("efs:CreateVolume:directory")
             with files.open_directory(f"/proc/self/fd/{parent}", name) as directory:
-                # A directory that others could write to while it has no owner would not be theirs alone.
+                # Owner before mode: others must not write to it meanwhile.
                 os.fchown(directory, point.uid, point.gid)
                 os.fchmod(directory, point.mode)
-            os.fsync(parent)  # a record that outlives a power cut has its directory
+            os.fsync(parent)  # after a power loss a record must have its directory
         self._write(point)
         return point
 
@@ -149,7 +149,7 @@ class AccessPointStore:
         return changed
 
     def remove(self, point: AccessPoint) -> None:
-        """The data first goes out of sight in one step; to delete it may take long. Raises Escapes."""
+        """Move the directory away in one step, then delete it, which may take long. Raises Escapes."""
         self.prepare()
         aside = os.path.join(self._removed, point.id)
         with suppress(FileNotFoundError), self._open_parent(point) as (parent, name):
@@ -160,7 +160,7 @@ class AccessPointStore:
             os.unlink(self._record(point.id))
 
     def taken_gids(self, file_system: str) -> set[int]:
-        """Of all records, and of all directories: a record that cannot be read still owns its group."""
+        """Group ids of all records and directories: a record that cannot be read still owns its group."""
         taken = {p.gid for p in self.all() if p.file_system == file_system}
         with suppress(FileNotFoundError), os.scandir(os.path.join(self._root, file_system)) as entries:
             taken |= {entry.stat(follow_symlinks=False).st_gid for entry in entries}
@@ -186,7 +186,7 @@ def usage_at(path: str) -> FilesystemStats:
 
 
 def usage(directory: int) -> FilesystemStats:
-    """What the files of an open directory take; a file with several names counts once."""
+    """The space that an open directory uses; a file with several links counts once."""
     seen: set[tuple[int, int]] = set()
     taken = 0
     for _, _, names, place in os.fwalk(".", dir_fd=directory):
@@ -208,8 +208,8 @@ def usage(directory: int) -> FilesystemStats:
 
 
 def _remove_tree(path: str) -> None:
-    """Delete what was put aside; a pod may have put a link or a file in the place of its directory."""
+    """Delete a directory that was moved away; a pod may have replaced it with a link or a file."""
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)  # it follows no links
+        shutil.rmtree(path)  # does not follow links
     elif os.path.lexists(path):
         os.unlink(path)

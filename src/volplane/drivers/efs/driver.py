@@ -1,7 +1,7 @@
-"""The driver's calls. There is nothing to attach and nothing to stage: publishing is one bind mount.
+"""The controller and node services. Nothing is attached or staged: publishing is one bind mount.
 
-The size of a volume is a promise that is checked, not enforced: a volume that holds more than it should is
-reported as abnormal, and its claim can be expanded. Everybody shares the space of one file system.
+The size of a volume is checked but not enforced: a volume that uses more than its size is reported as
+abnormal, and its claim can be expanded. All volumes share the space of one file system.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from volplane.sdk.errors import (
 )
 from volplane.sdk.mounting import Mounter, node_path, publish_open_directory
 
-NAME, VERSION = "efs.csi.aws.com", "0.1.0"
+NAME, VERSION = "efs.csi.aws.com", "0.2.0"
 
 T = TypeVar("T")
 
@@ -38,12 +38,12 @@ _Mode = v1.VolumeCapability.AccessMode
 
 class EfsController(Driver):
     name, version = NAME, VERSION
-    claims: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
 
     def __init__(self, store: AccessPointStore, host: Host) -> None:
         Driver.__init__(self)
         self._store, self._host = store, host
-        self._giving = asyncio.Lock()  # of group ids, one at a time
+        self._gid_lock = asyncio.Lock()  # held while a group id is chosen
 
     async def start(self) -> None:
         await self._host.call(self._store.prepare)
@@ -53,16 +53,16 @@ class EfsController(Driver):
         if why_not := parameters.unsupported_reason(request.volume_capabilities):
             raise InvalidArgument(f"volume capabilities not supported: {why_not}")
         if request.HasField("volume_content_source"):
-            raise InvalidArgument("a shared directory cannot be made from a snapshot or another volume")
+            raise InvalidArgument("a shared directory cannot be created from a snapshot or another volume")
         wanted = parameters.parse({**request.parameters, **request.mutable_parameters})
         size = await self._size(request.capacity_range)
         known = await self._host.call(self._store.get, access_point_id(request.name))
         if known is None:
-            async with self._giving:
+            async with self._gid_lock:
                 point = await self._new_access_point(request, wanted, size)
                 known = await self._host.call(_refuse_links, self._store.create, point)
         if not _fits(known, request.capacity_range, wanted):
-            raise AlreadyExists(f"{request.name} exists, and is not what is asked for")
+            raise AlreadyExists(f"{request.name} exists with other properties than requested")
         return v1.CreateVolumeResponse(volume=_to_csi_volume(known))
 
     async def _new_access_point(
@@ -74,7 +74,7 @@ class EfsController(Driver):
             free = (g for g in range(wanted.first_gid, wanted.last_gid + 1) if g not in taken)
             gid = next(free, None)
         if gid is None:
-            raise ResourceExhausted(f"no group id is left in {wanted.file_system}")
+            raise ResourceExhausted(f"no free group id in {wanted.file_system}")
         name = access_point_id(request.name)
         return AccessPoint(
             id=name,
@@ -91,7 +91,7 @@ class EfsController(Driver):
         size = wanted.required_bytes or min(wanted.limit_bytes or GIB, GIB)
         left = await self._host.call(self._store.capacity)
         if size > left:
-            raise OutOfRange(f"{size} bytes are wanted, the machine has {left} left")
+            raise OutOfRange(f"{size} bytes are requested, {left} are left")
         return size
 
     async def delete_volume(self, request: v1.DeleteVolumeRequest) -> v1.DeleteVolumeResponse:
@@ -122,7 +122,7 @@ class EfsController(Driver):
     async def list_volumes(self, request: v1.ListVolumesRequest) -> v1.ListVolumesResponse:
         after, most = request.starting_token, request.max_entries
         if after and not parse_handle(after):
-            raise Aborted(f"{after!r} is no token of ours")
+            raise Aborted(f"{after!r} is not a valid token")
         points = await self._host.call(lambda: sorted(self._store.all(), key=lambda p: p.handle))
         left = [p for p in points if p.handle > after]
         page = left[:most] if most else left
@@ -150,15 +150,15 @@ class EfsController(Driver):
         size = request.capacity_range.required_bytes
         if size > point.size:
             if size - point.size > await self._host.call(self._store.capacity):
-                raise OutOfRange(f"the machine has no room for {size} bytes")
+                raise OutOfRange(f"not enough space for {size} bytes")
             point = await self._host.call(self._store.resize, point, size)
         return v1.ControllerExpandVolumeResponse(capacity_bytes=point.size, node_expansion_required=False)
 
 
 class EfsNode(Driver):
     name, version = NAME, VERSION
-    claims: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
-    elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "ControllerExpandVolume"})
+    extra_capabilities: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
+    methods_elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "ControllerExpandVolume"})
 
     def __init__(
         self, store: AccessPointStore, node: str, host: Host, paths: NodePaths, *, latency: str = ""
@@ -187,7 +187,7 @@ class EfsNode(Driver):
             point,
             target,
             readonly=request.readonly or reads or "ro" in request.volume_capability.mount.mount_flags,
-            alone=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
+            exclusive=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
         )
         return v1.NodePublishVolumeResponse()
 
@@ -215,7 +215,7 @@ class EfsNode(Driver):
 
 
 class EfsAllInOneDriver(EfsController, EfsNode):
-    """Both services on one socket, for one machine and for conformance tests."""
+    """Both services on one socket, for a single machine and for conformance tests."""
 
     def __init__(self, store: AccessPointStore, node: str, host: Host, paths: NodePaths) -> None:
         EfsController.__init__(self, store, host)
@@ -225,7 +225,7 @@ class EfsAllInOneDriver(EfsController, EfsNode):
 async def require_access_point(store: AccessPointStore, host: Host, handle: str) -> AccessPoint:
     point = await host.call(store.get, parse_handle(handle))
     if point is None or point.handle != handle:
-        raise NotFound(f"there is no volume {handle}")
+        raise NotFound(f"volume {handle} does not exist")
     return point
 
 
@@ -237,30 +237,30 @@ def _refuse_links(call: Callable[[AccessPoint], T], point: AccessPoint) -> T:
 
 
 def _publish(
-    store: AccessPointStore, point: AccessPoint, target: str, *, readonly: bool, alone: bool
+    store: AccessPointStore, point: AccessPoint, target: str, *, readonly: bool, exclusive: bool
 ) -> None:
     def bind(point: AccessPoint) -> None:
         with store.open_directory(point) as directory:
-            publish_open_directory(directory, target, readonly=readonly, alone=alone)
+            publish_open_directory(directory, target, readonly=readonly, exclusive=exclusive)
 
     try:
         _refuse_links(bind, point)
     except FileNotFoundError as error:
-        raise NotFound(f"the directory of {point.handle} is gone") from error
+        raise NotFound(f"the directory of {point.handle} does not exist") from error
 
 
 def _read_condition(store: AccessPointStore, point: AccessPoint) -> v1.VolumeCondition:
     try:
         return volume_condition(point, store.usage(point).used)
-    except OSError as error:  # of one volume: the others are listed all the same
-        return v1.VolumeCondition(abnormal=True, message=f"its directory cannot be read: {error}")
+    except OSError as error:  # of one volume: list the others
+        return v1.VolumeCondition(abnormal=True, message=f"cannot read its directory: {error}")
 
 
 def volume_condition(point: AccessPoint, taken: int) -> v1.VolumeCondition:
     if taken > point.size:
-        text = f"it holds {taken} bytes, {taken - point.size} more than it was made for"
+        text = f"it uses {taken} bytes, {taken - point.size} more than its size"
         return v1.VolumeCondition(abnormal=True, message=text)
-    return v1.VolumeCondition(abnormal=False, message="the directory is there")
+    return v1.VolumeCondition(abnormal=False, message="the directory exists")
 
 
 def _fits(point: AccessPoint, wanted: v1.CapacityRange, access: AccessPointParameters) -> bool:

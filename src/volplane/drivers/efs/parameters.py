@@ -1,4 +1,4 @@
-"""A StorageClass's parameters for access points, by the names that AWS's driver uses."""
+"""The parameters of a StorageClass for access points, with the names of AWS's driver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = {
     "PV.name": "csi.storage.k8s.io/pv/name",
 }
 _IGNORED = frozenset(_NAMES.values()) | {"az", "reuseaccesspoint", "ensureuniquedirectory"}
-# NFS's own options: there is no NFS between a directory and its bind mount.
+# NFS options, which have no effect on a bind mount.
 FLAGS = frozenset({"tls", "iam", "nfsvers=4.1", "nfsvers=4", "rw", "ro", "noatime", "noresvport", "hard"})
 
 
@@ -38,12 +38,12 @@ class AccessPointParameters(Struct, frozen=True):
     unique: bool = True
 
     def path(self, point: str, given: Mapping[str, str]) -> str:
-        """Where the volume's directory is, below the file system."""
+        """The path of the volume's directory in the file system."""
         name = _PATTERN.sub(lambda m: given.get(_NAMES[m[1]], ""), self.pattern)
         name = "-".join(filter(None, (name, point))) if self.unique or not name else name
         parts = [part for part in (*self.base.split("/"), *name.split("/")) if part]
         if any(part in (".", "..") or part.startswith(".") for part in parts):
-            raise InvalidArgument(f"no directory may be called {name!r}")
+            raise InvalidArgument(f"invalid directory name {name!r}")
         return "/".join(parts)
 
 
@@ -53,10 +53,10 @@ def parse(parameters: Mapping[str, str]) -> AccessPointParameters:
         match key.lower():
             case "provisioningmode":
                 if value != "efs-ap":
-                    raise InvalidArgument(f"Provisioning mode {value} is not supported; there is efs-ap")
+                    raise InvalidArgument(f"Provisioning mode {value} is not supported: use efs-ap")
             case "filesystemid":
                 if not _FILE_SYSTEM.fullmatch(value):
-                    raise InvalidArgument(f"invalid file system {value!r}: fs-… is expected")
+                    raise InvalidArgument(f"invalid file system {value!r}: must be like fs-0123abcd")
                 known["file_system"] = value
             case "directoryperms":
                 known["mode"] = _octal(key, value)
@@ -78,30 +78,30 @@ def parse(parameters: Mapping[str, str]) -> AccessPointParameters:
                 raise InvalidArgument(f"Invalid parameter key {key} for CreateVolume")
     wanted = AccessPointParameters(**known)  # type: ignore[arg-type]
     if wanted.first_gid > wanted.last_gid:
-        raise InvalidArgument("gidRangeStart is above gidRangeEnd")
+        raise InvalidArgument("gidRangeStart is greater than gidRangeEnd")
     return wanted
 
 
 def _number(key: str, value: str) -> int:
     if not value.isdecimal():
-        raise InvalidArgument(f"invalid {key} {value!r}: a number is expected")
+        raise InvalidArgument(f"invalid {key} {value!r}: must be a number")
     return int(value)
 
 
 def _octal(key: str, value: str) -> int:
     if not re.fullmatch(r"[0-7]{3,4}", value):
-        raise InvalidArgument(f"invalid {key} {value!r}: permissions like 700 are expected")
+        raise InvalidArgument(f"invalid {key} {value!r}: must be permissions like 700")
     return int(value, 8)
 
 
 def unsupported_reason(capabilities: Sequence[v1.VolumeCapability]) -> str:
-    """What a shared directory cannot do of this, or nothing."""
+    """What of the capabilities a shared directory does not support; "" if it supports all."""
     for capability in capabilities:
         if capability.HasField("block"):
-            return "a shared directory is no block device"
+            return "a shared directory is not a block device"
         if capability.mount.fs_type not in ("", "efs"):
             return f"a shared directory has no file system {capability.mount.fs_type}"
         for flag in capability.mount.mount_flags:
             if flag not in FLAGS:
-                return f"mount flag {flag} is not offered"
+                return f"mount flag {flag} is not supported"
     return ""

@@ -1,6 +1,6 @@
-"""The kubelet's own HTTPS API: logs, exec, attach, port-forward, and what is asked about the node.
+"""The kubelet's HTTPS API: logs, exec, attach, port-forward, metrics, and the node's pods.
 
-It is meant for the API server alone, and only its certificate is let in.
+Only the API server uses it, and only its certificate is accepted.
 """
 
 from volplane.node.api.app import KubeletApi

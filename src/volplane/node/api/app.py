@@ -1,4 +1,4 @@
-"""Who may ask, and which part answers."""
+"""Authorization and routing of the kubelet's API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JSON = [("Content-Type", "application/json")]
 
 
 class ContainerTarget:
-    """A container that a request is about."""
+    """The container that a request names."""
 
     def __init__(self, worker: PodWorker, name: str) -> None:
         if all(c.name != name for c in all_containers(worker.pod)):
@@ -43,7 +43,7 @@ class KubeletApi:
         *,
         allowed: tuple[str, ...],
     ) -> None:
-        """`allowed`: the common names of the certificates that are let in."""
+        """`allowed`: the common names of accepted client certificates."""
         self.pods, self.host, self.paths = pods, host, paths
         self._allowed = frozenset(allowed)
 
@@ -63,7 +63,7 @@ class KubeletApi:
             )
 
     async def _route(self, request: Request) -> Response | Upgraded:
-        # Decoded part by part: a name never holds a slash.
+        # Split before decoding: an encoded slash does not separate parts.
         first, *rest = [unquote(part) for part in request.raw_path.strip("/").split("/")]
         match first, rest:
             case "healthz", _:
@@ -77,7 +77,7 @@ class KubeletApi:
         return await self._stream(request, first, rest)
 
     async def _stream(self, request: Request, first: str, rest: list[str]) -> Response | Upgraded:
-        # Loaded when first asked for: WebSocket's library is large, and many nodes never need it.
+        # Imported on first use: the WebSocket library is large, and many nodes never need it.
         from volplane.node.api.portforward import forward
         from volplane.node.api.streams import attach, execute
 
@@ -102,8 +102,8 @@ class KubeletApi:
         return ContainerTarget(self._worker(namespace, pod), container)
 
     async def _logs(self, request: Request, target: ContainerTarget) -> Response:
-        asked = LogRequest.from_query(request.query)
-        body = await read_log(asked, target, self.host, self.paths)
+        options = LogRequest.from_query(request.query)
+        body = await read_log(options, target, self.host, self.paths)
         return Response(200, _TEXT, body)
 
     def _pod_list(self) -> bytes:

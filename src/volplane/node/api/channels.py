@@ -1,4 +1,4 @@
-"""The channels of exec and attach, over WebSocket or SPDY, behind one face."""
+"""The channels of exec and attach, over WebSocket or SPDY, with one interface."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.node.api.errors import KubeletApiError
 from volplane.web import Request, spdy, websocket
 from volplane.web.spdy import SpdyChannel, SpdySession
@@ -16,8 +17,8 @@ from volplane.web.websocket import BadHandshake, WebSocket
 WEBSOCKET_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 SPDY_PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io")
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-STREAM_TIMEOUT = 30.0  # seconds for a SPDY client to open all streams that it asked for
-LINGER = 10.0  # seconds for a SPDY client to leave when everything has been said
+STREAM_TIMEOUT = 30.0  # seconds for a SPDY client to open the streams it requested
+LINGER = 10.0  # seconds for a SPDY client to close the connection at the end
 
 
 class Channels(Protocol):
@@ -26,11 +27,11 @@ class Channels(Protocol):
     async def stdout(self, data: bytes) -> None: ...
     async def stderr(self, data: bytes) -> None: ...
     async def send_status(self, status: Mapping[str, Any]) -> None:
-        """The last word: how it ended, success included."""
+        """Send the final Status, also for success."""
         ...
 
     def incoming(self) -> AsyncIterator[tuple[str, bytes]]:
-        """("stdin", data), no data at its end, and ("resize", size); over when the client is gone."""
+        """("stdin", data), b"" at the end of input, and ("resize", size), until the client disconnects."""
         ...
 
 
@@ -52,12 +53,12 @@ class WebSocketChannels:
         self._request = request
 
     async def __aenter__(self) -> WebSocketChannels:
-        # The lowest output channel first: clients take it as the sign that the conversation has begun.
+        # A packet on the lowest output channel: clients take it as the sign that the session has begun.
         lowest = next(
             (c for c, name in ((STDOUT, "output"), (STDERR, "error")) if self._is_requested(name)), ERROR
         )
         await self._socket.send(bytes([lowest]))
-        # kubectl before 1.35 reads before it knows its own channels, and throws away what comes too soon.
+        # kubectl before 1.35 reads before it has set up its channels, and drops what comes too early.
         await self._socket.wait_for_peer()
         return self
 
@@ -100,7 +101,7 @@ class SpdyChannels:
         chosen = next((p for p in SPDY_PROTOCOLS if p in offered), None)
         if chosen is None:
             raise KubeletApiError(
-                403, f"unable to upgrade: the client offers {offered}, we speak {list(SPDY_PROTOCOLS)}"
+                403, f"unable to upgrade: the client offers {offered}, supported are {list(SPDY_PROTOCOLS)}"
             )
         stream = await request.upgrade(
             [
@@ -132,7 +133,8 @@ class SpdyChannels:
     async def __aexit__(self, *_: object) -> None:
         for channel in self._streams.values():
             await channel.close()
-        # The client leaves first: to it, a connection that breaks before it has read the status is a success.
+        # The client must close first: if the connection breaks before it has read the status, it assumes
+        # success.
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
                 await self._session.wait_closed()
@@ -149,7 +151,7 @@ class SpdyChannels:
             await channel.write(data)
 
     async def send_status(self, status: Mapping[str, Any]) -> None:
-        # The outputs end first: a client that has seen the status need not read on.
+        # Close the outputs first: a client that has seen the status may stop reading.
         for name in ("stdout", "stderr"):
             if channel := self._streams.get(name):
                 await channel.close()
@@ -175,9 +177,7 @@ class SpdyChannels:
             while (item := await queue.get()) is not None:
                 yield item
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
 
 
 async def _accept_streams(session: SpdySession, wanted: set[str]) -> dict[str, SpdyChannel]:
@@ -186,7 +186,7 @@ async def _accept_streams(session: SpdySession, wanted: set[str]) -> dict[str, S
         try:
             channel = await anext(session)
         except StopAsyncIteration:
-            raise ConnectionResetError("the client left before it had opened its streams") from None
+            raise ConnectionResetError("the client disconnected before it had opened its streams") from None
         kind = channel.headers.get("streamtype")
         if kind in wanted and kind not in streams:
             streams[kind] = channel

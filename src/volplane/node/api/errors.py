@@ -1,4 +1,4 @@
-"""What cannot be done, as the API server passes it on: a status code and a sentence."""
+"""Errors of the kubelet's API: a status code and a message, which the API server passes on."""
 
 from __future__ import annotations
 

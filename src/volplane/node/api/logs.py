@@ -1,7 +1,7 @@
-"""A container's log as `kubectl logs` wants it: a part of it, and what still comes.
+"""A container's log for `kubectl logs`: a part of it, and with follow what comes later.
 
-Its files are written by others, one whole line per write, in the format time, stream, F or P, text. Following
-them means being told by the kernel, and ends when the container has ended and its last line has been sent.
+Its files are written by the shim, whole lines in the format time, stream, F or P, text. Following uses
+inotify and ends when the container has exited and its last line has been sent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from volplane.base import clock
+from volplane.base.tasks import cancel_and_wait
 from volplane.host import Host, NodePaths, inotify
 from volplane.host.inotify import Inotify
 from volplane.node.api.errors import KubeletApiError
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 ContainerEnd = Coroutine[None, None, None]  # ends with the container
 
 CHUNK = 256 << 10
-LONG_AGO = 10 * 365 * 24 * 3600  # seconds; no log is older, and no date can be
-LONGEST = 1 << 20  # bytes of a line; writers split theirs long before, so a longer one is no log line
-DIGITS = 12  # of a number that somebody asks with
+LONG_AGO = 10 * 365 * 24 * 3600  # seconds; limits sinceSeconds to a valid date
+LONGEST = 1 << 20  # bytes of a line; writers split lines long before, so a longer one is damaged
+DIGITS = 12  # of a number in a request
 BLOCK = 64 << 10  # read backwards in these steps for the last lines
 
 
@@ -76,18 +77,18 @@ def _number(query: Query, name: str) -> int | None:
 
 
 async def read_log(
-    asked: LogRequest, target: ContainerTarget, host: Host, paths: NodePaths
+    options: LogRequest, target: ContainerTarget, host: Host, paths: NodePaths
 ) -> AsyncGenerator[bytes, None]:
-    attempt = _attempt(asked, target)
+    attempt = _attempt(options, target)
     pod = target.worker.pod
     path = paths.real(paths.log_file(pod.namespace, pod.name, pod.uid, target.name, attempt.number))
-    return _LogReader(asked, path, host).read(_wait_for_end(target, attempt) if asked.follow else None)
+    return _LogReader(options, path, host).read(_wait_for_end(target, attempt) if options.follow else None)
 
 
-def _attempt(asked: LogRequest, target: ContainerTarget) -> ContainerAttempt:
+def _attempt(options: LogRequest, target: ContainerTarget) -> ContainerAttempt:
     pod, record = target.worker.pod, target.record
-    if asked.previous:
-        # While the next attempt is held back, the one that ended is still the current one.
+    if options.previous:
+        # During a back-off the attempt that has exited is still the current one.
         found = record.current if record.waiting is not None else record.previous
         if found is None or found.running:
             raise KubeletApiError(
@@ -103,7 +104,7 @@ def _attempt(asked: LogRequest, target: ContainerTarget) -> ContainerAttempt:
 
 
 async def _wait_for_end(target: ContainerTarget, attempt: ContainerAttempt) -> None:
-    """Until this attempt no longer writes."""
+    """Wait until this attempt has exited."""
     if not attempt.running:
         return
     try:
@@ -115,22 +116,22 @@ async def _wait_for_end(target: ContainerTarget, attempt: ContainerAttempt) -> N
 
 
 class _LogReader:
-    def __init__(self, asked: LogRequest, path: str, host: Host) -> None:
-        self._asked, self._path, self._host = asked, path, host
-        self._left = asked.limit
-        self._rest = b""  # a line that is not complete yet
-        self._fresh = True  # the next text begins a line
+    def __init__(self, options: LogRequest, path: str, host: Host) -> None:
+        self._options, self._path, self._host = options, path, host
+        self._left = options.limit
+        self._rest = b""  # an incomplete line
+        self._fresh = True  # the next text starts a line
 
     async def read(self, end: ContainerEnd | None) -> AsyncGenerator[bytes, None]:
-        """With an `end`, the log is followed until then."""
+        """Read the log; with `end`, follow it until then."""
         files = LogFiles(self._path, follow=end is not None)
-        await self._host.call(files.open, self._asked.tail, self._asked.since)
+        await self._host.call(files.open, self._options.tail, self._options.since)
         try:
             async for piece in self._read_available(files) if end is None else self._follow(files, end):
                 yield piece
         finally:
             if end is not None:
-                end.close()  # in case nobody ever came to await it
+                end.close()  # it may never have been awaited
             files.close()
 
     async def _read_available(self, files: LogFiles) -> AsyncGenerator[bytes, None]:
@@ -146,7 +147,7 @@ class _LogReader:
             watch.add(os.path.dirname(self._path), inotify.MODIFY | inotify.CREATE)
             try:
                 while True:
-                    over = ending.done()  # seen before the last look, so that nothing is missed after it
+                    over = ending.done()  # checked before the last read, so that no line is missed
                     async for piece in self._read_available(files):
                         yield piece
                     if over or self._left == 0:
@@ -155,16 +156,14 @@ class _LogReader:
                     try:
                         await asyncio.wait({change, ending}, return_when=asyncio.FIRST_COMPLETED)
                     finally:
-                        change.cancel()
-                        await asyncio.gather(change, return_exceptions=True)
+                        await cancel_and_wait(change)
             finally:
-                ending.cancel()
-                await asyncio.gather(ending, return_exceptions=True)
+                await cancel_and_wait(ending)
 
     def _format(self, data: bytes) -> bytes:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
-        if len(self._rest) > LONGEST:  # shown as it is, or it would fill the memory
+        if len(self._rest) > LONGEST:  # sent as it is, to limit memory
             lines.append(self._rest)
             self._rest = b""
         piece = b"".join(self._texts(lines))
@@ -178,17 +177,17 @@ class _LogReader:
             stamp, stream, mark, text = (*line.split(b" ", 3), b"", b"", b"")[:4]
             if not self._matches(stamp, stream):
                 continue
-            if self._fresh and self._asked.timestamps:
+            if self._fresh and self._options.timestamps:
                 yield stamp + b" "
             self._fresh = mark != b"P"
             yield text + (b"\n" if self._fresh else b"")
 
     def _matches(self, stamp: bytes, stream: bytes) -> bool:
-        if self._asked.stream != "All" and stream.decode().capitalize() != self._asked.stream:
+        if self._options.stream != "All" and stream.decode().capitalize() != self._options.stream:
             return False
-        if self._asked.since is None:
+        if self._options.since is None:
             return True
         try:
-            return clock.parse(stamp.decode()) >= self._asked.since
+            return clock.parse(stamp.decode()) >= self._options.since
         except ValueError:
             return False

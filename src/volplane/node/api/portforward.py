@@ -1,8 +1,8 @@
-"""port-forward: connections to ports of a pod, many over one.
+"""port-forward: several connections to ports of a pod over one client connection.
 
-Three ways: SPDY streams in pairs (data and error, told apart by their request id), the same tunnelled through
-a WebSocket, and the plain WebSocket of the Python clients with two channels per port. Connections are made as
-the pod's own containers would make them, so that servers on its loopback are reached as well.
+Three protocols: SPDY streams in pairs (data and error, matched by their request id), the same tunnelled
+through a WebSocket, and the plain WebSocket protocol of Python clients with two channels per port.
+Connections are made from inside the pod's network, so that servers on its loopback are reached as well.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from volplane.base.tasks import TaskSet, cancel_and_wait
 from volplane.node.api.errors import KubeletApiError
 from volplane.web import Request, Response, Upgraded, spdy, websocket
 from volplane.web.spdy import SpdyChannel, SpdySession
@@ -23,7 +24,7 @@ TUNNEL = f"SPDY/3.1+{PROTOCOL}"
 PLAIN = "v4.channel.k8s.io"
 DIAL_TIMEOUT = 10.0
 MOST_PORTS = 127
-MAX_UNPAIRED = 64  # streams that may wait for their other half
+MAX_UNPAIRED = 64  # streams that may wait for the other one of their pair
 
 StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[int], Awaitable[StreamPair]]
@@ -50,7 +51,7 @@ async def forward(request: Request, dial: Dial) -> Response | Upgraded:
 
 
 def _ports(request: Request) -> list[int]:
-    """Those that the request names. Two channels each must fit into a byte."""
+    """The ports of the request. Two channels for each must fit into a byte."""
     named = request.query.all("port")
     if len(named) > MOST_PORTS:
         raise KubeletApiError(400, f"too many ports: {len(named)}, at most {MOST_PORTS}")
@@ -64,18 +65,16 @@ def _ports(request: Request) -> list[int]:
 
 
 async def _serve(below: ByteStream, dial: Dial) -> None:
-    links: set[asyncio.Task[None]] = set()
+    links = TaskSet()
     async with spdy.server(below) as session:
         try:
             await _pair(session, links, dial)
         finally:
-            for link in links:
-                link.cancel()
-            await asyncio.gather(*links, return_exceptions=True)
+            await links.close()
 
 
-async def _pair(session: SpdySession, links: set[asyncio.Task[None]], dial: Dial) -> None:
-    waiting: dict[str, SpdyChannel] = {}  # streams whose other half has not come yet
+async def _pair(session: SpdySession, links: TaskSet, dial: Dial) -> None:
+    waiting: dict[str, SpdyChannel] = {}  # streams without the other one of their pair
     async for channel in session:
         number = channel.headers.get("requestid")
         other = waiting.pop(number, None)
@@ -85,9 +84,7 @@ async def _pair(session: SpdySession, links: set[asyncio.Task[None]], dial: Dial
                 await waiting.pop(next(iter(waiting))).reset()
             continue
         data, error = (channel, other) if channel.headers.get("streamtype") == "data" else (other, channel)
-        link = asyncio.create_task(_connect_channel(data, error, dial))
-        links.add(link)
-        link.add_done_callback(links.discard)
+        links.start(_connect_channel(data, error, dial), "forwarded connection")
 
 
 async def _connect_channel(data: SpdyChannel, error: SpdyChannel, dial: Dial) -> None:
@@ -131,7 +128,7 @@ async def _serve_plain(socket: WebSocket, dial: Dial, ports: list[int]) -> None:
 
 
 async def _connect_plain(
-    socket: WebSocket, dial: Dial, index: int, port: int, given: asyncio.Queue[bytes]
+    socket: WebSocket, dial: Dial, index: int, port: int, incoming: asyncio.Queue[bytes]
 ) -> None:
     try:
         async with asyncio.timeout(DIAL_TIMEOUT):
@@ -144,7 +141,7 @@ async def _connect_plain(
     async def write(data: bytes) -> None:
         await socket.send(bytes([2 * index]) + data)
 
-    await _relay(reader, writer, given.get, write, _do_nothing)
+    await _relay(reader, writer, incoming.get, write, _do_nothing)
 
 
 async def _do_nothing() -> None:
@@ -158,7 +155,10 @@ async def _relay(
     give: Write,
     finish: Callable[[], Awaitable[None]],
 ) -> None:
-    """Both directions until the pod's side is done; the client's end only closes our sending side."""
+    """Copy in both directions until the pod's side closes.
+
+    The client's end of data closes our sending side.
+    """
 
     async def inwards() -> None:
         while data := await take():
@@ -173,10 +173,9 @@ async def _relay(
             await give(data)
         await finish()
     except ConnectionError:
-        pass  # one of the two is gone, which ends it for the other
+        pass  # one side has closed the connection
     finally:
-        writer.close()  # before anything that waits: we may be cancelled a second time
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        writer.close()  # before the first await: we may be cancelled again
+        await cancel_and_wait(sending)
         with suppress(ConnectionError):
             await writer.wait_closed()

@@ -1,7 +1,7 @@
-"""exec and attach: a command's streams over one connection, in the two ways that clients speak.
+"""exec and attach: a command's streams over one client connection, WebSocket or SPDY.
 
-WebSocket carries channels by a byte in front of each message, SPDY by streams that the client opens. Both end
-with a Status on the error channel; its exit code is what kubectl exits with.
+WebSocket marks the channel by the first byte of each message, SPDY by streams that the client opens. Both
+end with a Status on the error channel; kubectl exits with its exit code.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.host import Host, NodePaths
 from volplane.node.api.channels import Channels, accept
 from volplane.node.api.errors import KubeletApiError
@@ -40,7 +41,7 @@ async def execute(request: Request, target: ContainerTarget) -> Response | Upgra
     running = _running_id(target)
     tty, stdin = query.flag("tty"), query.flag("input")
     try:
-        # Before the upgrade: a refusal can still be an answer that everybody understands.
+        # Before the upgrade: an error can still be a plain HTTP response.
         started = await target.worker.deps.containers.runtimes.exec(running, command, tty=tty, stdin=stdin)
     except CannotExec as error:
         return await _report_failed_start(request, str(error), error.code)
@@ -65,7 +66,7 @@ def _running_id(target: ContainerTarget) -> str:
 
 
 async def _report_failed_start(request: Request, message: str, code: int) -> Response | Upgraded:
-    """The command does not exist: for the client, it ran and ended with the shell's code for that."""
+    """The command cannot be started: report the exit code that a shell would have."""
     async with await accept(request) as channels:
         await channels.send_status(_status(code, message))
     return Upgraded()
@@ -81,19 +82,18 @@ async def _run_exec(channels: Channels, started: ExecSession) -> None:
         code = await started.wait()
         await channels.send_status(_status(code))
     except* ConnectionError:
-        pass  # the client has left; closing the exec ends the command
+        pass  # the client has disconnected; closing the exec kills the command
     except* Exception as problems:
-        # Said aloud: to a client, a conversation that ends without a status has been a success.
-        log.error("a command in a container was lost", exc_info=problems)
+        # The client must get a status: without one it assumes success.
+        log.error("exec in a container failed", exc_info=problems)
         with suppress(ConnectionError):
             await channels.send_status(_internal_error_status(problems.exceptions[0]))
     finally:
-        incoming.cancel()
-        await asyncio.gather(incoming, return_exceptions=True)
+        await cancel_and_wait(incoming)
 
 
 async def _forward_input(channels: Channels, started: ExecSession) -> None:
-    """What the client sends: input, its end, and new sizes of the terminal."""
+    """Forward what the client sends: input, its end, and new terminal sizes."""
     async for kind, data in channels.incoming():
         if kind == "resize":
             if size := _size(data):
@@ -103,14 +103,16 @@ async def _forward_input(channels: Channels, started: ExecSession) -> None:
                 await started.stdin.write(data)
             else:
                 started.stdin.close()
-    await started.close()  # the client is gone, and with it the reason to run
+    await started.close()  # the client has disconnected: kill the command
 
 
 async def _copy_output(
     source: ExecOutput, write: Callable[[bytes], Awaitable[None]], *, after_others: bool = False
 ) -> None:
-    """`after_others`: what is there at the same time on another output goes first. A command complains before
-    it ends its output, and a client that has seen the end may not wait for the complaint (`kubectl cp`).
+    """Copy one output. `after_others`: data that is available on another output goes first.
+
+    A command writes its error before it closes its output, and a client that has seen the end of the output
+    may not wait for the error (`kubectl cp`).
     """
     while data := await source.read():
         if after_others:
@@ -145,7 +147,7 @@ def _internal_error_status(problem: BaseException) -> dict[str, Any]:
 async def attach(
     request: Request, target: ContainerTarget, host: Host, paths: NodePaths
 ) -> Response | Upgraded:
-    """What the container says from now on; with an input of its own, what it is told as well."""
+    """Send the container's output from now on; forward input if it has stdin."""
     running = _running_id(target)
     spec = next(c for c in all_containers(target.worker.pod) if c.name == target.name)
     stdin = request.query.flag("input")
@@ -194,7 +196,7 @@ async def _serve_attach(request: Request, attached: AttachSession, *, once: bool
 
 
 async def _run_attach(channels: Channels, attached: AttachSession, *, once: bool) -> None:
-    """Until the container has ended, the client has gone, or it has said all it wanted to."""
+    """Run until the container exits, the client disconnects, or its input ends."""
     tasks = [
         asyncio.create_task(_send_output(channels, attached)),
         asyncio.create_task(_receive_input(channels, attached, once=once)),
@@ -205,20 +207,21 @@ async def _run_attach(channels: Channels, attached: AttachSession, *, once: bool
             task.result()
         await channels.send_status(SUCCESS)
     except ConnectionError:
-        pass  # the client has left
+        pass  # the client has disconnected
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
 async def _send_output(channels: Channels, attached: AttachSession) -> None:
-    async for stream, data in attached.listen():
+    async for stream, data in attached.read_output():
         await (channels.stdout(data) if stream == "stdout" else channels.stderr(data))
 
 
 async def _receive_input(channels: Channels, attached: AttachSession, *, once: bool) -> None:
-    """An input that is there for one client ends with it; any other goes on, and only the client leaves."""
+    """Forward the client's input.
+
+    With `once` the container's input ends with it, otherwise only the session.
+    """
     async for kind, data in channels.incoming():
         if kind == "resize":
             if size := _size(data):

@@ -1,5 +1,5 @@
-"""Running containers: built-in images as tasks, commands as processes, later a real runtime over CRI.
+"""Container runtimes: built-in images run as tasks, commands as processes.
 
-What a pod is and when its containers start is left to `node.pods`; here one container is started, watched,
-entered, stopped and forgotten. All three ways have the same face, `base.Runtime`.
+`node.pods` decides when a pod's containers start; a runtime starts, watches, execs into, stops and removes
+one container. All runtimes have the same interface, `base.Runtime`.
 """

@@ -1,7 +1,7 @@
-"""The node's side of an attachment: packets to and from the shim that holds a container's streams.
+"""Attach, on the node's side: packets to and from the shim that holds a container's streams.
 
-The shim outlives the node, so the way to it is a socket in the container's directory. What is said there, and
-who waits for whom, is in `launcher.visitors`.
+The shim outlives the node, so it listens on a socket in the container's directory. For the messages see
+`launcher.attach_protocol`, for the backpressure `launcher.attach_server`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from volplane.base.sockets import short_path
 from volplane.host.processes import wait_readable, wait_writable
 from volplane.node.containers.base import AttachRefused, ContainerNotRunning
-from volplane.node.containers.launcher.packets import (
+from volplane.node.containers.launcher.attach_protocol import (
     ATTACHED,
     END_INPUT,
     MAX_PACKET,
@@ -40,27 +40,27 @@ class AttachConnection:
     async def open(cls, directory: str) -> AttachConnection:
         end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         end.setblocking(False)
-        visit = cls(end)
+        connection = cls(end)
         try:
             with short_path(f"{directory}/{SOCKET_NAME}") as path:
                 end.connect(path)
             async with asyncio.timeout(TIMEOUT):
-                if await visit._receive() != bytes([ATTACHED]):  # it has ended before it looked at the door
+                if await connection._receive() != bytes([ATTACHED]):  # it exited before it accepted us
                     raise ContainerNotRunning(os.path.basename(directory))
         except OSError as error:
             end.close()
-            raise AttachRefused(f"nobody answers for the container's streams: {error}") from error
+            raise AttachRefused(f"cannot connect to the container's streams: {error}") from error
         except BaseException:
             end.close()
             raise
-        return visit
+        return connection
 
-    async def listen(self) -> AsyncIterator[tuple[str, bytes]]:
+    async def read_output(self) -> AsyncIterator[tuple[str, bytes]]:
         while message := await self._receive():
             yield _STREAMS[message[0]], message[1:]
 
     async def _receive(self) -> bytes:
-        """Nothing at the end."""
+        """The next packet; b"" at the end."""
         while True:
             try:
                 return self._socket.recv(MAX_PACKET + 1)
@@ -85,7 +85,7 @@ class AttachConnection:
                 self._socket.send(message)
             except BlockingIOError:
                 await wait_writable(self._socket.fileno())
-            except ConnectionError:  # it has ended; whoever listens hears that
+            except ConnectionError:  # the container has exited; `read_output` ends, too
                 return
             else:
                 return

@@ -1,7 +1,7 @@
-"""What every way of running a container has in common.
+"""The interface of container runtimes, and the types they share.
 
-A container has an id, chosen by the caller and never used again for another one: a restart is a new container
-with the next attempt. That makes every call here safe to repeat after a crash.
+The caller chooses a container's id and never reuses it: a restart is a new container with the next attempt
+number. So every call here is safe to repeat after a crash.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec import Struct
 Propagation = Literal["private", "rslave", "rshared"]
 ProcMount = Literal["Default", "Unmasked"]
 
-# What a container that asks for nothing may do, as containerd has it, but for MKNOD: there is not always a
-# device cgroup here, and with a node of the machine's disk a container's root would own the machine.
+# The default capabilities of containerd without MKNOD: not every machine has a device cgroup, and with a
+# device node of the machine's disk a container's root could change the whole machine.
 DEFAULT_CAPABILITIES = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
     "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
@@ -27,10 +27,10 @@ KILLED = 137  # 128 + SIGKILL, as every runtime reports it
 
 class Mount(Struct, frozen=True):
     source: str  # a path of this machine
-    target: str  # where the container sees it
+    target: str  # a path in the container
     readonly: bool = False
     propagation: Propagation = "private"
-    recursive: bool = False  # read-only counts for what is mounted below it, too
+    recursive: bool = False  # with readonly: mounts below it are read-only, too
 
 
 class ContainerDevice(Struct, frozen=True):
@@ -60,24 +60,24 @@ class ContainerSpec(Struct, frozen=True):
     privileged: bool = False
     attempt: int = 0
     log_path: str = ""
-    log_max_size: int = 0  # bytes of one file of its log; 0: no limit
-    log_max_files: int = 0  # how many files of it there may be, the one that is written included
-    host_network: bool = False  # the pod asked for the machine's network
+    log_max_size: int = 0  # bytes of one log file; 0: no limit
+    log_max_files: int = 0  # number of log files, including the one being written
+    host_network: bool = False  # hostNetwork of the pod
     host_pid: bool = False
     host_ipc: bool = False
     network: str = ""  # a network namespace to join, such as /run/netns/x; the host's if empty
-    stop_signal: str = "SIGTERM"  # with which it is asked to end
-    cgroups: tuple[str, ...] = ()  # directories whose cgroup.procs the container joins
-    stdin: bool = False  # it has an input that whoever attaches may write to,
-    stdin_once: bool = False  # and that ends with the first who does
+    stop_signal: str = "SIGTERM"
+    cgroups: tuple[str, ...] = ()  # cgroup directories that the container joins
+    stdin: bool = False  # it has an input that attached clients can write to,
+    stdin_once: bool = False  # and that ends when the first of them leaves
     tty: bool = False
     capabilities: tuple[str, ...] | None = None  # names like CAP_CHOWN; DEFAULT_CAPABILITIES if None
     no_new_privs: bool = False
-    readonly_root: bool = False  # volumes stay as writable as they are
+    readonly_root: bool = False  # does not apply to volumes
     seccomp: str = ""  # base64 of a compiled filter, an array of struct sock_filter; none if empty
     sysctls: Mapping[str, str] = {}  # set in the container's own namespaces
     proc_mount: ProcMount = "Default"
-    cover_secrets: bool = True  # keys and passwords of this machine are not seen
+    cover_secrets: bool = True  # hide keys and passwords of this machine
 
 
 class ContainerRunState(Struct, frozen=True):
@@ -89,11 +89,11 @@ class ContainerRunState(Struct, frozen=True):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
-    spec: ContainerSpec | None = None  # what it was started with, also after a restart of the node
+    spec: ContainerSpec | None = None  # the spec it was started with, also after a restart of the node
 
 
 class ContainerError(Exception):
-    """A container cannot do what was asked; the text is for the pod's events."""
+    """An operation on a container failed; the text is shown in the pod's events."""
 
 
 class NoSuchContainer(ContainerError):
@@ -107,11 +107,11 @@ class ContainerNotRunning(ContainerError):
 
 
 class StartFailed(ContainerError):
-    """Nothing was started and nothing is left of it."""
+    """The container was not started, and nothing is left of it."""
 
 
 class ImageNotAllowed(StartFailed):
-    """The pod may not run that image; it may be allowed later."""
+    """The pod may not run that image now; retry later."""
 
 
 class ExecRefused(ContainerError):
@@ -129,7 +129,7 @@ class ExecInput(Protocol):
 
 class ExecOutput(Protocol):
     async def read(self, limit: int = 65536) -> bytes:
-        """What is there; nothing means the end."""
+        """Data that is available; b"" at the end."""
         ...
 
 
@@ -142,26 +142,26 @@ class ExecSession(Protocol):
     def stdout(self) -> ExecOutput: ...
     @property
     def stderr(self) -> ExecOutput | None:
-        """None with a terminal: there everything comes out of one end."""
+        """None with a terminal, which has one output."""
         ...
 
     def resize(self, width: int, height: int) -> None: ...
     async def wait(self) -> int: ...
     async def close(self) -> None:
-        """Ends the command if it still runs."""
+        """Kill the command if it still runs."""
         ...
 
 
 class AttachSession(Protocol):
-    """Somebody who hears what a container says from now on, and may speak to it."""
+    """An attached client: receives a container's output from now on and may write to its input."""
 
-    def listen(self) -> AsyncIterator[tuple[str, bytes]]:
+    def read_output(self) -> AsyncIterator[tuple[str, bytes]]:
         """("stdout" or "stderr", data), until the container has ended."""
         ...
 
     async def write(self, data: bytes) -> None: ...
     async def end_input(self) -> None:
-        """Nothing more is said; the container's input ends if it was for the first one only."""
+        """No more input follows; with stdinOnce the container's input ends."""
         ...
 
     async def resize(self, width: int, height: int) -> None: ...
@@ -170,43 +170,43 @@ class AttachSession(Protocol):
 
 class Runtime(Protocol):
     async def start(self, spec: ContainerSpec) -> ContainerRunState:
-        """Run it; a container of this id that exists already is left as it is. Raises StartFailed."""
+        """Start a container; one with this id that exists already is left as it is. Raises StartFailed."""
         ...
 
-    async def starts(self) -> list[str]:
-        """The ids of containers whose start has begun and has come to no end, those given up included."""
+    async def unfinished_starts(self) -> list[str]:
+        """The ids of containers whose start is unfinished, including starts that were given up."""
         ...
 
     async def cancel_start(self, id: str) -> None:
-        """End a start that is under way; afterwards nothing of it is left, or the container exists."""
+        """Cancel an unfinished start; afterwards nothing of it is left, or the container exists."""
         ...
 
     async def stop(self, id: str, grace: float) -> ContainerRunState:
-        """Ask it to end, and after `grace` seconds end it; a start that is under way is cancelled."""
+        """Send the stop signal, and kill the container after `grace` seconds. Cancels an unfinished start."""
         ...
 
     async def state(self, id: str) -> ContainerRunState | None: ...
     async def states(self) -> list[ContainerRunState]:
-        """All containers not yet removed, those of an earlier life of this process included."""
+        """All containers that were not removed, including those of an earlier process of the node."""
         ...
 
     async def wait(self, id: str) -> ContainerRunState:
-        """Until it has ended."""
+        """Wait until the container has exited."""
         ...
 
     async def exec(
         self, id: str, command: tuple[str, ...], *, tty: bool = False, stdin: bool = False
     ) -> ExecSession: ...
     async def attach(self, id: str, *, stdin: bool = False) -> AttachSession:
-        """To a container that was started with an input or a terminal; others say all in their logs."""
+        """Attach to a container that was started with stdin or a terminal."""
         ...
 
     async def remove(self, id: str) -> None:
-        """End it if need be and forget it. Its log stays."""
+        """Kill it if it runs, and remove it. Its log stays."""
         ...
 
     async def close(self) -> None:
-        """Let go without ending what can outlive this process."""
+        """Release all resources; containers that can outlive this process go on running."""
         ...
 
 

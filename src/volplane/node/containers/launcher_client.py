@@ -1,7 +1,7 @@
-"""The node's side of the launcher: start it when it is needed, send requests, read the answers.
+"""The node's side of the launcher: starts it when needed, sends requests, reads answers.
 
-Every request carries the socket for its own answer. When the launcher or the helper it forked dies, the
-kernel closes the other end: a missing answer is noticed at once, and nothing has to be guessed.
+Every request carries the socket for its own answer. When the launcher or its fork dies, the kernel closes the
+other end, so a missing answer is noticed at once.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PACKAGE_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 
 def interpreter_paths() -> list[str]:
-    """Where the Python lies that this process runs with: drivers and tools of this machine use it, too."""
+    """Directories of the Python that runs this process: drivers and tools on this machine use it, too."""
     prefixes = (sys.prefix, sys.base_prefix)
     return sorted({*prefixes, *map(os.path.realpath, prefixes)})
 
 
 class LauncherReply:
-    """The answers to one request, a JSON object a line; a terminal comes along as a descriptor."""
+    """The answers to one request, one JSON object a line; a terminal comes as a descriptor."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -51,7 +51,7 @@ class LauncherReply:
         self.descriptors: list[int] = []
 
     async def read_answer(self) -> LauncherAnswer:
-        """None when the other side has gone."""
+        """The next answer; None if the other side has closed the connection."""
         while b"\n" not in self._text:
             await wait_readable(self._socket.fileno())
             data, descriptors, _, _ = socket.recv_fds(self._socket, 65536, 4, socket.MSG_CMSG_CLOEXEC)
@@ -64,7 +64,7 @@ class LauncherReply:
         return answer
 
     def hang_up(self) -> None:
-        """Tell the other side to come to an end; its last answer can still be read."""
+        """Tell the other side to stop; its last answer can still be read."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -76,7 +76,7 @@ class LauncherReply:
 
 
 class LauncherClient:
-    """One may serve several nodes of one process. `cover` is what no container sees of the machine."""
+    """One may serve several nodes of one process. `cover`: paths that are hidden from all containers."""
 
     def __init__(self, host: Host, *, cover: Sequence[str] = (), log: str = os.devnull) -> None:
         self._host, self._log = host, log
@@ -90,7 +90,7 @@ class LauncherClient:
         return self._process.pid if self._process else 0
 
     async def prepare(self) -> None:
-        """Start it ahead of the first container, which then need not wait for it."""
+        """Start the launcher, so that the first container need not wait for it."""
         async with self._starting:
             if self._process is not None and not self._process.running:
                 await self._stop()
@@ -102,7 +102,8 @@ class LauncherClient:
         ours.setblocking(False)
         number = theirs.fileno()
         await self._host.call(rotate, self._log)
-        # In the C locale with Python's own UTF-8, the C library never loads a converter or a catalogue.
+        # In the C locale with Python's UTF-8 mode, the C library never loads a converter or a message
+        # catalogue.
         python = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _LAUNCHER_SCRIPT]
         argv = [*python, _PACKAGE_DIRECTORY, str(number), json.dumps([self._cover, interpreter_paths()])]
         try:
@@ -119,21 +120,24 @@ class LauncherClient:
     async def ask(
         self, request: dict[str, Any], descriptors: Sequence[int] = ()
     ) -> tuple[LauncherReply, LauncherAnswer]:
-        """The first answer, and the way to further ones; the first is None if the helper was killed."""
+        """Send a request.
+
+        Return the reply for further answers, and the first one (None: the fork was killed).
+        """
         data = msgspec.json.encode(request)
         async with asyncio.timeout(TIMEOUT):
-            for _ in range(2):  # it may have been killed since the last request
+            for _ in range(2):  # the launcher may have been killed since the last request
                 await self.prepare()
                 reply = await self._send_request(data, descriptors)
                 try:
                     answer = await reply.read_answer()
                 except BaseException:
-                    reply.close()  # which tells the other side to give up
+                    reply.close()  # tells the other side to give up
                     raise
                 if answer is not None or not await self._has_died():
                     return reply, answer
-                reply.close()  # nobody has read the request, or nobody who read it is left
-        raise StartFailed("the launcher does not stay alive")
+                reply.close()  # no process that has read the request is left
+        raise StartFailed("the container launcher was killed twice")
 
     async def _send_request(self, data: bytes, descriptors: Sequence[int]) -> LauncherReply:
         ours, theirs = socket.socketpair()
@@ -141,7 +145,7 @@ class LauncherClient:
         try:
             await self._send(data, [theirs.fileno(), *descriptors])
         except ConnectionError:
-            pass  # the answer will be missing
+            pass  # the caller sees that the answer is missing
         except BaseException:
             ours.close()
             raise
@@ -150,7 +154,7 @@ class LauncherClient:
         return LauncherReply(ours)
 
     async def _has_died(self) -> bool:
-        # Its descriptors are closed a moment before it is seen to have ended.
+        # The kernel closes its descriptors a moment before it reports the exit.
         process = self._process
         if process is None:
             return True
@@ -173,7 +177,7 @@ class LauncherClient:
         end, process = self._socket, self._process
         self._socket = self._process = None
         if end is not None:
-            end.close()  # which ends it
+            end.close()  # the launcher exits
         if process is not None:
             await process.wait()
 

@@ -1,4 +1,4 @@
-"""A container's log in the format every Kubernetes node writes: time, stream, whole or partial, text."""
+"""A container's log in the format of Kubernetes nodes: time, stream, F (full) or P (partial), text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from volplane.node.containers.launcher.log import RotatingFile, split_line
 
 
 class LogFile:
-    """Lines are appended one write each: a reader that follows the file sees whole lines only."""
+    """Appends whole lines, so that a reader that follows the file never sees part of one."""
 
     def __init__(self, path: str, stream: str = "stderr", *, max_size: int = 0, max_files: int = 0) -> None:
         self.stream = stream

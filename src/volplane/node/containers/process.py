@@ -1,7 +1,7 @@
-"""Commands over an overlay of the machine's root, with the pod's volumes at their places.
+"""The process runtime: runs commands over an overlay of the machine's root, with the pod's volumes.
 
-The containers belong to nobody: they outlive this process, and its next life finds them by their files. All
-that this module holds is rebuilt from those; the launcher is started again whenever it is missing.
+The containers outlive this process, and the next one finds them by their files: all state here is rebuilt
+from those. The launcher is started again whenever it is missing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import msgspec
 from msgspec import structs
 
 from volplane.base import failpoint
+from volplane.base.backoff import constant
+from volplane.base.retry import retry
+from volplane.base.tasks import KeyedTasks, TaskSet, ignore_error
 from volplane.host import Host
 from volplane.host.processes import wait_for_exit
 from volplane.node.containers import records
@@ -36,7 +39,7 @@ from volplane.node.containers.records import ProcessContainerRecord, StartedReco
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT = TIMEOUT  # seconds for a container to be made and its command to run
+START_TIMEOUT = TIMEOUT  # seconds for a container to be set up and its command to run
 LOCK_POLL_INTERVAL = 0.5  # seconds between two looks at a start of which only the lock is known
 RETRY_INTERVAL = 0.5  # seconds until a container is looked at again, after descriptors or memory were wanting
 
@@ -54,9 +57,9 @@ class ProcessRuntime:
     def __init__(
         self, directory: str, host: Host, *, cover: Sequence[str] = (), launcher: LauncherClient | None = None
     ) -> None:
-        """`directory` holds the containers' files, `cover` is what no container may see of the machine.
+        """`directory` holds the containers' files; `cover`: paths that are hidden from all containers.
 
-        A launcher that is shared by several nodes has a cover of its own.
+        A launcher that several nodes share has its own cover.
         """
         self._directory = os.path.realpath(directory)
         self._host = host
@@ -64,14 +67,14 @@ class ProcessRuntime:
         log = f"{self._directory}/launcher.log"
         self.launcher = launcher or LauncherClient(host, cover=[directory, *cover], log=log)
         self._containers: dict[str, _ProcessContainer] = {}
-        self._starting: dict[str, asyncio.Task[ContainerRunState]] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}  # starts given up whose processes are still there
-        self._followers: set[asyncio.Task[None]] = set()
+        self._starting: KeyedTasks[str, ContainerRunState] = KeyedTasks(ignore_error)
+        self._ending: KeyedTasks[str, None] = KeyedTasks()  # starts given up whose processes are still there
+        self._followers = TaskSet()
         self._adopting = asyncio.Lock()
         self._adopted = False
 
     async def prepare(self) -> None:
-        """Find the containers of an earlier life and start the launcher, before anybody waits for either."""
+        """Find the containers of an earlier process and start the launcher, before the first request."""
         await self._adopt()
         await self.launcher.prepare()
 
@@ -89,37 +92,38 @@ class ProcessRuntime:
         container = _ProcessContainer(record)
         self._containers[record.started.spec.id] = container
         if container.state.running:
-            follower = asyncio.create_task(self._watch_exit(container))
-            self._followers.add(follower)
-            follower.add_done_callback(self._followers.discard)
+            self._followers.start(self._watch_exit(container), f"exit of {record.started.spec.id}")
         return container
 
     async def _watch_exit(self, container: _ProcessContainer) -> None:
         directory = container.record.directory
-        while True:
-            try:
-                await _wait_for_exit(container.record.started)
-                record = await self._host.call(records.load, directory)
-                break
-            except OSError as error:  # it may still run
-                log.warning("cannot tell whether the container in %s runs: %s", directory, error)
-                await asyncio.sleep(RETRY_INTERVAL)
-        container.record = record or structs.replace(container.record, supervised=False)
+
+        async def load_exit_record() -> records.ExitRecord | None:
+            await _wait_for_exit(container.record.started)
+            return await self._host.call(records.load_exit, directory)
+
+        ending = await retry(
+            load_exit_record,
+            on=OSError,  # it may still run
+            backoff=constant(RETRY_INTERVAL),
+            report=lambda error: log.warning(
+                "cannot tell whether the container in %s runs: %s", directory, error
+            ),
+        )
+        container.record = structs.replace(container.record, ending=ending, supervised=False)
         container.state = container.record.state()
         container.done.set()
 
-    # The face of a runtime
+    # The interface of a runtime
 
     async def start(self, spec: ContainerSpec) -> ContainerRunState:
         await self._adopt()
         if known := self._containers.get(spec.id):
             return known.state
-        task = self._starting.get(spec.id)
-        if task is None or task.done():
-            task = asyncio.create_task(self._start_after_earlier(spec), name=f"start {spec.id}")
-            self._starting[spec.id] = task
-            task.add_done_callback(lambda done: self._forget_start(spec.id, done))
-        # A caller that is cancelled leaves the start to its end: a container nobody knows of would be worse.
+        task = self._starting.get_or_start(
+            spec.id, lambda: self._start_after_earlier(spec), f"start {spec.id}"
+        )
+        # If the caller is cancelled the start still finishes, so that no unknown container is left.
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -128,12 +132,6 @@ class ProcessRuntime:
                 raise StartFailed("the start was cancelled") from None
             raise
 
-    def _forget_start(self, id: str, task: asyncio.Task[ContainerRunState]) -> None:
-        if self._starting.get(id) is task:
-            del self._starting[id]
-        if not task.cancelled():
-            task.exception()  # the callers have it; if they are gone, nobody wants it
-
     async def _start_after_earlier(self, spec: ContainerSpec) -> ContainerRunState:
         await self._await_end_of_earlier_start(spec.id)
         known = self._containers.get(spec.id)
@@ -141,13 +139,13 @@ class ProcessRuntime:
 
     async def _await_end_of_earlier_start(self, id: str) -> None:
         ending = self._ending.get(id)
-        if ending is None or ending.done():
+        if ending is None:
             return
         await asyncio.wait({ending}, timeout=TIMEOUT)
         if not ending.done():
             raise StartFailed(
-                "an earlier start of the container was given up, but its processes have not ended: "
-                "they wait in the kernel, most likely for a disk"
+                "an earlier start of the container was given up, but its processes have not exited: "
+                "they are blocked in the kernel, most likely by a disk"
             )
 
     async def _start(self, spec: ContainerSpec) -> ContainerRunState:
@@ -166,13 +164,13 @@ class ProcessRuntime:
             if spec.id not in self._ending:
                 await self._host.call(records.delete, directory)
             raise StartFailed(answer["message"])
-        # It ran and is over, or was there before.
+        # It ran and has exited, or existed before.
         if (record := await self._host.call(records.load, directory)) is None:
             raise StartFailed(answer["message"])
         return self._track(record).state
 
     async def _launch(self, request: dict[str, object], spec: bytes) -> dict[str, Any]:
-        """What the shim says; if it is a failure, after the shim has gone, so that its files are complete."""
+        """Request a start and return the shim's answer; if it is a failure, after the shim has exited."""
         given = _write_memfd(spec)
         answer: LauncherAnswer = None
         finished = False
@@ -180,7 +178,7 @@ class ProcessRuntime:
             async with asyncio.timeout(START_TIMEOUT):
                 reply, answer = await self.launcher.ask(request, [given])
                 try:
-                    # One that existed before belongs to another shim, which may stay.
+                    # An existing container belongs to another shim, which goes on.
                     finished = answer is not None and answer.get("stage") in (None, "exists")
                     if answer is not None and not finished:
                         await reply.read_answer()
@@ -191,8 +189,8 @@ class ProcessRuntime:
             raise StartFailed(f"the container did not start within {START_TIMEOUT:g} s") from None
         finally:
             os.close(given)
-            # By now nobody listens to the shim. It looks whether somebody does after it has written down who
-            # it is, and before anything that may hold it up: so it gives up itself, or is found here.
+            # The reply is closed by now. The shim writes start.json, then checks the reply, then does what
+            # may block: so it either gives up by itself, or is found here.
             if not finished and (left := _find_unfinished(str(request["directory"]))):
                 self._give_up(left)
         return answer or {
@@ -200,50 +198,51 @@ class ProcessRuntime:
             "message": "the launcher was killed while it started the container",
         }
 
-    # Starts that come to no end
+    # Starts that are given up
 
     def _give_up(self, start: UnfinishedStart) -> None:
-        """Kill what is at work on a start. Its id stays taken until all of it is gone."""
+        """Kill the processes of a start. Its id stays taken until all of them have exited."""
         with suppress(OSError):  # the task below tries again
             _kill(start)
         if start.id not in self._ending:
-            ending = asyncio.create_task(
-                self._finish_unfinished_start(start), name=f"end of start {start.id}"
-            )
-            self._ending[start.id] = ending
-            ending.add_done_callback(lambda _: self._ending.pop(start.id))
+            self._ending.start(start.id, self._finish_unfinished_start(start), f"end of start {start.id}")
 
     async def _finish_unfinished_start(self, start: UnfinishedStart) -> None:
-        """A process that waits in the kernel dies as soon as it is let go, before any further instruction."""
+        """Wait until its processes are gone. One that is blocked in the kernel dies when the call returns."""
         left: UnfinishedStart | None = start
-        while True:
-            try:
-                while left is not None:
-                    left = await self._wait_for_processes(left)
-                record = await self._host.call(records.load, start.directory)
-                break
-            except OSError as error:  # its id stays taken until it is known to be gone
-                log.warning("cannot tell whether the start in %s has ended: %s", start.directory, error)
-                await asyncio.sleep(RETRY_INTERVAL)
+
+        async def load_when_ended() -> ProcessContainerRecord | None:
+            nonlocal left
+            while left is not None:
+                left = await self._wait_for_processes(left)
+            return await self._host.call(records.load, start.directory)
+
+        record = await retry(
+            load_when_ended,
+            on=OSError,  # its id stays taken until it is known to be gone
+            backoff=constant(RETRY_INTERVAL),
+            report=lambda error: log.warning(
+                "cannot tell whether the start in %s has ended: %s", start.directory, error
+            ),
+        )
         if record is not None:  # it was given up between the exec and our hearing of it
             self._track(record)
         else:
             await self._host.call(records.delete, start.directory)
 
     async def _wait_for_processes(self, start: UnfinishedStart) -> UnfinishedStart | None:
-        """Wait for the processes that are known of it; what is left then."""
+        """Kill and await the known processes of a start; return what is left."""
         _kill(start)
         for pid in start.processes.live_pids_in(start.directory) if start.processes is not None else ():
             await wait_for_exit(pid)
         left = await self._host.call(records.find_unfinished, start.directory)
         if left is not None and left.processes is None:
-            await asyncio.sleep(LOCK_POLL_INTERVAL)  # by somebody who has not written down who it is
+            await asyncio.sleep(LOCK_POLL_INTERVAL)  # locked by a shim that has not written start.json yet
         return left
 
-    async def starts(self) -> list[str]:
+    async def unfinished_starts(self) -> list[str]:
         await self._adopt()
-        under_way = {**self._starting, **self._ending}
-        return [id for id, task in under_way.items() if not task.done()]
+        return list(dict.fromkeys((*self._starting, *self._ending)))
 
     async def cancel_start(self, id: str) -> None:
         await self._adopt()
@@ -254,7 +253,7 @@ class ProcessRuntime:
 
     def _pending_tasks(self, id: str) -> list[asyncio.Task[Any]]:
         tasks = (self._starting.get(id), self._ending.get(id))
-        return [task for task in tasks if task is not None and not task.done()]
+        return [task for task in tasks if task is not None]
 
     async def stop(self, id: str, grace: float) -> ContainerRunState:
         await self.cancel_start(id)
@@ -276,7 +275,7 @@ class ProcessRuntime:
             await self._kill(container)
 
     async def _kill(self, container: _ProcessContainer) -> None:
-        self._signal(container, signal.SIGKILL)  # pid 1: the whole pid namespace goes with it
+        self._signal(container, signal.SIGKILL)  # killing pid 1 kills its whole pid namespace
         await container.done.wait()
 
     def _signal(self, container: _ProcessContainer, number: int) -> None:
@@ -284,7 +283,7 @@ class ProcessRuntime:
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(started.pid)
             try:
-                if started.is_alive:  # checked on the open descriptor: from here on it can be nobody else
+                if started.is_alive:  # checked while the pidfd is open: the pid cannot be reused
                     signal.pidfd_send_signal(descriptor, number)
             finally:
                 os.close(descriptor)
@@ -313,12 +312,10 @@ class ProcessRuntime:
             self._containers.pop(id, None)
 
     async def close(self) -> None:
-        """Let go of everything; the containers run on."""
-        for tasks in (self._starting.values(), self._ending.values(), self._followers):
-            waiting = [*tasks]  # a start that is cancelled is given up, and so leaves one more to end
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        """Release everything; the containers go on running."""
+        await self._starting.close()  # first: cancelled starts are given up, which adds tasks to `_ending`
+        await self._ending.close()
+        await self._followers.close()
         if self._owns_launcher:
             await self.launcher.close()
 
@@ -393,19 +390,19 @@ class ProcessRuntime:
             raise AttachRefused(f'container "{spec.name}" was started without stdin and without a terminal')
         visit = await AttachConnection.open(container.record.directory)
         if stdin:
-            await visit.write(b"")  # so that leaving without a word ends the input, too
+            await visit.write(b"")  # so that disconnecting without any input ends it, too
         return visit
 
 
 async def _wait_for_exit(started: StartedRecord) -> None:
     if started.is_shim_alive:
-        await wait_for_exit(started.shim)  # its last deed is the exit file
-    if started.is_alive:  # the shim was killed and this dies of it; only then are its volumes free
+        await wait_for_exit(started.shim)  # it writes exit.json last
+    if started.is_alive:  # the shim was killed, which kills pid 1; only then are its volumes free
         await wait_for_exit(started.pid)
 
 
 def _find_unfinished(directory: str) -> UnfinishedStart | None:
-    """What is left of a start; if nobody can tell, something is."""
+    """What is left of a start; if that cannot be read, assume that something is."""
     try:
         return records.find_unfinished(directory)
     except OSError as error:
@@ -416,40 +413,40 @@ def _find_unfinished(directory: str) -> UnfinishedStart | None:
 def _kill(start: UnfinishedStart) -> None:
     """Kill pid 1 and then, if no command can have run, the shim.
 
-    A command without a pid namespace outlives pid 1, and its shim is the only one who ends it: it sees pid 1
-    die. `container.json` is there before a command runs, and none runs after pid 1 has been killed.
+    A command without a pid namespace outlives pid 1, and only its shim kills it, when pid 1 has died.
+    `container.json` exists before a command runs, and no command runs after pid 1 was killed.
     """
-    begun = start.processes
-    if begun is None:
+    processes = start.processes
+    if processes is None:
         return
-    _kill_process(start, begun.pid)
+    _kill_process(start, processes.pid)
     try:
         os.lstat(f"{start.directory}/container.json")
     except FileNotFoundError:
-        _kill_process(start, begun.shim)
+        _kill_process(start, processes.shim)
 
 
 def _kill_process(start: UnfinishedStart, pid: int) -> None:
-    begun = start.processes
-    if begun is None or pid not in begun.live_pids_in(start.directory):
+    processes = start.processes
+    if processes is None or pid not in processes.live_pids_in(start.directory):
         return
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
-            if pid in begun.live_pids_in(start.directory):  # from here on it can be nobody else
+            if pid in processes.live_pids_in(start.directory):  # checked while the pidfd is open
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:
             os.close(descriptor)
 
 
 def _is_plain(spec: ContainerSpec) -> bool:
-    """Whether the launcher can have made it before it knew what for."""
+    """Whether the launcher's standby can be used for it."""
     special = spec.privileged or spec.host_pid or spec.host_ipc or spec.proc_mount != "Default"
     return spec.cover_secrets and not special
 
 
 def signal_number(name: str) -> int:
-    """Of a signal such as SIGUSR1 or SIGRTMIN+3; one that this machine does not know asks as SIGTERM does."""
+    """The number of a signal such as SIGUSR1 or SIGRTMIN+3; SIGTERM if this machine does not know it."""
     base, sign, offset = name.partition("+" if "+" in name else "-")
     known = getattr(signal, base, None)
     if not isinstance(known, signal.Signals) or (sign and not offset.isdecimal()):
@@ -458,11 +455,10 @@ def signal_number(name: str) -> int:
 
 
 def _write_memfd(data: bytes) -> int:
-    """A file in memory: a spec may be larger than a message."""
+    """Write data to a file in memory: a spec may be larger than a message."""
     descriptor = os.memfd_create("spec", os.MFD_CLOEXEC)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    while data:
+        data = data[os.write(descriptor, data) :]
     return descriptor
 
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 from volplane.node.containers.base import ContainerError
 from volplane.node.containers.launcher_client import TIMEOUT, LauncherReply
 
-EXIT_UNKNOWN = 255  # the helper was killed before it could tell
+EXIT_UNKNOWN = 255  # the helper was killed before it reported an exit code
 
 
 class CannotExec(ContainerError):
-    """The command could not be started; `code` is what a shell would have given."""
+    """The command could not be started; `code` is the exit code of a shell in that case."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class CannotExec(ContainerError):
 
 
 class _PipeEnd:
-    """One end of a pipe or terminal that may be closed while somebody waits for it."""
+    """One end of a pipe or terminal that may be closed while a coroutine waits for it."""
 
     def __init__(self, descriptor: int, *, owned: bool = True) -> None:
         os.set_blocking(descriptor, False)
@@ -56,7 +56,7 @@ class PipeReader(_PipeEnd):
             except BlockingIOError:
                 await self._ready()
             except OSError as error:
-                if error.errno != errno.EIO:  # what a terminal says whose other end has been closed
+                if error.errno != errno.EIO:  # EIO: the other end of the terminal is closed
                     raise
                 break
         return b""
@@ -83,7 +83,7 @@ class PipeWriter(_PipeEnd):
                 view = view[os.write(self._descriptor, view) :]
             except BlockingIOError:
                 await self._ready()
-            except OSError:  # the command has closed its input, and does not care
+            except OSError:  # the command has closed its input
                 return
 
     async def _ready(self) -> None:
@@ -127,7 +127,7 @@ class ProcessExec:
             return self._code
 
     async def close(self) -> None:
-        self._reply.hang_up()  # if the command still runs, its helper kills it
+        self._reply.hang_up()  # the helper kills the command if it still runs
         with suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT):
                 await self.wait()

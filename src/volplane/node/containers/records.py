@@ -1,14 +1,13 @@
-"""What is on disk about a process container, so that the next life of this node finds it.
+"""Files of process containers, from which a restarted node finds its containers.
 
-A directory a container: the shim writes `start.json` when it begins, `container.json` before the command
-runs, and `exit.json` when it is over. A process is the one we mean only if its pid, its start time and the
-boot agree, and if its shim, while it lives, holds the lock on the directory. The files of a copied directory
-name the original's processes, but nobody holds a lock on the copy.
+Each container has a directory: the shim writes `start.json` when it begins, `container.json` before the
+command runs, and `exit.json` after it has exited. A process is the right one only if its pid, its start time
+and the boot agree, and if its shim, while it lives, holds the lock on the directory. The files of a copied
+directory name the original's processes, but no shim holds a lock on the copy.
 
-A file that is damaged (a power cut, a broken disk) tells nothing, so the lock and `start.json` decide: if no
-process is at work, the container has ended; otherwise one runs that nobody can describe, and it is ended.
-A file that cannot be opened for want of descriptors or memory is not damaged: OSError is raised, and whoever
-asked has to ask again.
+If a file is damaged (power cut, broken disk), the lock and `start.json` decide: if no process is at work,
+the container has exited; otherwise a container runs that cannot be described, and it is killed. A file that
+cannot be opened for lack of descriptors or memory is not damaged: OSError is raised, and the caller retries.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Struct)
 
-START_TIMEOUT = 2.0  # seconds for starts of an earlier life to come to their end by themselves
-LOCK_RELEASE_WAIT = 0.05  # seconds; a close is told a moment before the lock is free
+START_TIMEOUT = 2.0  # seconds for unfinished starts of an earlier process to finish by themselves
+LOCK_RELEASE_WAIT = 0.05  # seconds; inotify reports a close a moment before the lock is free
 
-# What open and read say of a file that is damaged, or that is no file.
+# Errors of open and read for a damaged file, or for one that is not a regular file.
 _DAMAGED_FILE_ERRNOS = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
 
 
 class UnreadableContainerRecord(Exception):
-    """A file is there and makes no sense."""
+    """A file exists and cannot be decoded."""
 
 
 class StartRecord(Struct, frozen=True):
-    """`start.json`: the processes that make a container."""
+    """`start.json`: the processes that set up a container."""
 
     pid: int
     pid_start: int
@@ -67,19 +66,19 @@ class StartRecord(Struct, frozen=True):
 
     @property
     def live_pids(self) -> list[int]:
-        """Those that are still there."""
+        """The pids that still run."""
         here = self.boot == boot_id()
         known = ((self.pid, self.pid_start), (self.shim, self.shim_start))
         return [pid for pid, started in known if here and start_time(pid) == started]
 
     def live_pids_in(self, directory: str) -> list[int]:
-        """The same, but none if they serve another directory, of which this one is a copy."""
+        """The same, but none if this directory is a copy and they serve the original."""
         living = self.live_pids
         return [] if self.shim in living and is_copy(directory, self.shim) else living
 
 
 class UnfinishedStart(Struct, frozen=True):
-    """A start without an outcome: nothing has run yet, and something may be left that still could."""
+    """An unfinished start: no command has run yet, and processes may be left that could still run one."""
 
     directory: str
     processes: StartRecord | None = None  # not known before `start.json` is there
@@ -121,7 +120,7 @@ class ProcessContainerRecord(Struct, frozen=True):
     directory: str
     started: StartedRecord
     ending: ExitRecord | None = None
-    supervised: bool = True  # the shim or pid 1 lived when nothing was known of an end yet
+    supervised: bool = True  # the shim or pid 1 was alive when there was no exit.json yet
 
     @property
     def is_shim_alive(self) -> bool:
@@ -129,12 +128,12 @@ class ProcessContainerRecord(Struct, frozen=True):
 
     @property
     def is_alive(self) -> bool:
-        """Whether its command runs. It may outlive its shim; a shim that lives holds the lock."""
+        """Whether its command runs; it may outlive its shim."""
         started = self.started
         return started.is_alive and not (started.is_shim_alive and is_copy(self.directory, started.shim))
 
     def state(self) -> ContainerRunState:
-        """As the files tell it."""
+        """The state according to the files."""
         spec, since = self.started.spec, whole_seconds(self.started.started_at)
         started = ContainerRunState(spec.id, running=True, pid=self.started.pid, started_at=since, spec=spec)
         if self.ending:
@@ -143,7 +142,7 @@ class ProcessContainerRecord(Struct, frozen=True):
             return make_ended_state(started, finished, self.ending.code, self.ending.message, reason)
         if self.supervised:
             return started
-        # The machine was restarted, or somebody killed the shim, and the container with it.
+        # The machine was restarted, or the shim was killed, and the container with it.
         return make_ended_state(started, started.started_at, KILLED, "its supervisor was killed")
 
 
@@ -164,7 +163,7 @@ def directory_of(base: str, id: str) -> str:
 
 
 def load(directory: str) -> ProcessContainerRecord | None:
-    """None if nothing of it ever ran, or if what ran cannot be known any more."""
+    """The record of a container; None if it never ran, or if its files are damaged."""
     try:
         return _load(directory)
     except UnreadableContainerRecord as error:
@@ -177,15 +176,19 @@ def _load(directory: str) -> ProcessContainerRecord | None:
     started = _read(f"{directory}/container.json", _started_decoder)
     if started is None:
         return None
-    # In this order: the shim's last deed is the exit file, so a dead one without it was killed.
+    # In this order: the shim writes exit.json last, so a dead shim without it was killed.
     found = ProcessContainerRecord(directory, started)
     supervised = found.is_shim_alive or found.is_alive
+    return structs.replace(found, ending=load_exit(directory), supervised=supervised)
+
+
+def load_exit(directory: str) -> ExitRecord | None:
+    """How the container has exited; None if it runs, or if its shim was killed."""
     try:
-        ending = _read(f"{directory}/exit.json", _exit_decoder)
+        return _read(f"{directory}/exit.json", _exit_decoder)
     except UnreadableContainerRecord as error:
-        log.warning("%s", error)  # that it has ended is known all the same
-        ending = None
-    return structs.replace(found, ending=ending, supervised=supervised)
+        log.warning("%s", error)  # that it has exited is known all the same
+        return None
 
 
 def load_all(base: str) -> list[ProcessContainerRecord]:
@@ -194,7 +197,10 @@ def load_all(base: str) -> list[ProcessContainerRecord]:
 
 
 def load_with_starts(base: str) -> tuple[list[ProcessContainerRecord], list[UnfinishedStart]]:
-    """Every container that ran, and every start under way; what is left of one that was given up goes."""
+    """Every container that ran, and every unfinished start.
+
+    Remove what is left of starts that were given up.
+    """
     os.makedirs(base, mode=0o700, exist_ok=True)
     records, unfinished = [], []
     end = time.monotonic() + START_TIMEOUT
@@ -222,9 +228,9 @@ def _find(directory: str, end: float) -> ProcessContainerRecord | UnfinishedStar
 
 
 def _is_misplaced(record: ProcessContainerRecord) -> bool:
-    """Whether the directory's name is not the container's id: somebody has copied it to beside the original.
+    """Whether the directory's name is not the container's id: it is a copy beside the original.
 
-    One that was moved while its container runs is not: nobody else would know of that container.
+    A directory that was moved while its container runs does not count: no other record of it exists.
     """
     base, name = os.path.split(record.directory)
     id = record.started.spec.id
@@ -232,11 +238,10 @@ def _is_misplaced(record: ProcessContainerRecord) -> bool:
 
 
 def _wait_for_start(directory: str, end: float) -> ProcessContainerRecord | UnfinishedStart | None:
-    """What became of a start that an earlier life of this node has asked for; None if nothing is left of it.
+    """Wait for the outcome of a start that an earlier node process requested; None if nothing is left of it.
 
-    The shim sees that whoever asked is gone, and gives up or has just run it. It holds a lock on the
-    directory as long as it lives; the kernel tells of the file that it writes, and that it has closed the
-    directory.
+    The shim sees that its node is gone, and gives up, or has just started the command. It holds a lock on the
+    directory while it lives; inotify reports the file that it writes, and that it has closed the directory.
     """
     try:
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -247,7 +252,7 @@ def _wait_for_start(directory: str, end: float) -> ProcessContainerRecord | Unfi
         changes.add(directory, CREATE | MOVED_TO | CLOSE_NOWRITE)
         while True:
             start = find_unfinished(directory, lock)
-            if record := _load(directory):  # looked for last: it may have been written meanwhile
+            if record := _load(directory):  # read last: it may have been written meanwhile
                 return record
             if start is None or time.monotonic() >= end:
                 return start
@@ -258,11 +263,11 @@ def _wait_for_start(directory: str, end: float) -> ProcessContainerRecord | Unfi
 
 
 def find_unfinished(directory: str, lock: int = -1) -> UnfinishedStart | None:
-    """None if no process is at work there any more. `lock`: the directory, if it is open already."""
-    begun = _read_start_record(directory)
-    # Pid 1 may outlive its shim while the kernel does not let it go.
-    if begun is not None and begun.live_pids_in(directory):
-        return UnfinishedStart(directory, begun)
+    """An unfinished start; None if no process of it is left. `lock`: the directory, if it is open already."""
+    processes = _read_start_record(directory)
+    # Pid 1 may outlive its shim while it is blocked in the kernel.
+    if processes is not None and processes.live_pids_in(directory):
+        return UnfinishedStart(directory, processes)
     try:
         descriptor = lock if lock >= 0 else os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -282,12 +287,12 @@ def _read_start_record(directory: str) -> StartRecord | None:
     try:
         return _read(f"{directory}/start.json", _start_decoder)
     except UnreadableContainerRecord as error:
-        log.warning("%s", error)  # the lock tells whether its shim lives
+        log.warning("%s", error)  # the lock shows whether its shim lives
         return None
 
 
 def is_locked(directory: str) -> bool:
-    """Whether a shim serves this directory. Not to be asked of one whose shim has yet to take its lock."""
+    """Whether a shim serves this directory. Only for directories whose shim has taken its lock already."""
     try:
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -302,21 +307,21 @@ def is_locked(directory: str) -> bool:
 
 
 def is_copy(directory: str, shim: int) -> bool:
-    """Whether a shim that lives serves another directory, of which this one is a copy.
+    """Whether a live shim serves another directory, of which this one is a copy.
 
-    A process that ends lets go of its lock before it is gone; so one that is unlocked counts only if its shim
-    had not begun to end by then.
+    An exiting process releases its lock before it is gone; so an unlocked directory is a copy only if its
+    shim had not begun to exit by then.
     """
     return not is_locked(directory) and not is_exiting(shim)
 
 
 def kill_unknown(directory: str, end: float) -> UnfinishedStart | None:
-    """End a container whose description cannot be read; what is left of it at the time `end`, if anything is.
+    """Kill a container whose record cannot be read; return what is left of it at the time `end`.
 
-    Its first process is killed, and its shim left to end the others and then itself: without a pid namespace
-    nobody else does. A shim is killed only if it stays although it has nobody left to wait for.
+    Its first process is killed; its shim then kills the others and exits: without a pid namespace the kernel
+    does not. The shim itself is killed only if it stays although it has no child left.
     """
-    log.warning("the container in %s is unknown and is ended if it still runs", directory)
+    log.warning("the container in %s has no readable record; killing it if it still runs", directory)
     while (left := find_unfinished(directory)) is not None:
         shims = _shims(directory)
         for pid in _first_processes(left, shims):
@@ -324,9 +329,7 @@ def kill_unknown(directory: str, end: float) -> UnfinishedStart | None:
         if time.monotonic() >= end:
             for shim in shims:
                 if not _children(shim):
-                    log.warning(
-                        "the supervisor of %s does not end and is killed: process %d", directory, shim
-                    )
+                    log.warning("the supervisor of %s does not exit; killing process %d", directory, shim)
                     _kill(shim)
             return find_unfinished(directory)
         time.sleep(LOCK_RELEASE_WAIT)
@@ -354,13 +357,13 @@ def _children(pid: int) -> list[int]:
 
 
 def _shims(directory: str) -> list[int]:
-    """The shims that hold a lock on it.
+    """The shims that hold a lock on the directory.
 
-    /proc/locks names the inode; the device is told in another way on btrfs, so an open descriptor decides.
+    /proc/locks names the inode, but on btrfs another device than stat; so an open descriptor decides.
     """
     try:
         there = os.stat(directory)
-    except FileNotFoundError:  # its shim has given up
+    except FileNotFoundError:  # its shim has given up and removed it
         return []
     with open("/proc/locks") as file:
         locks = [line.split() for line in file]
@@ -369,7 +372,7 @@ def _shims(directory: str) -> list[int]:
 
 
 def _is_shim(pid: int) -> bool:
-    """By its title: anybody may lock a directory."""
+    """Whether the process is a shim, by its title: any process can lock a directory."""
     with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/cmdline", "rb") as file:
         return file.read().startswith(b"volplane-shim ")
     return False

@@ -1,8 +1,8 @@
-"""Seccomp profiles, compiled to the filter that the kernel runs, by libseccomp.
+"""Compile seccomp profiles to the filter that the kernel runs, with libseccomp.
 
-A profile is JSON as container runtimes have it: a default action and rules for names of system calls, perhaps
-with conditions on their arguments, on capabilities or on the architecture. All of this blocks and is called
-on a thread. The library is loaded when the first filter is wanted.
+A profile is JSON in the format of container runtimes: a default action and rules for names of system calls,
+with optional conditions on their arguments, on capabilities or on the architecture. All functions block and
+are called on a thread. The library is loaded for the first filter.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from volplane.node.containers import seccomp_default as default
 
 LIBRARY, PACKAGE = "libseccomp.so.2", "libseccomp2"
 LARGEST_PROFILE = 1 << 20
-MOST_INSTRUCTIONS = 4096  # that the kernel takes
+MOST_INSTRUCTIONS = 4096  # limit of the kernel
 _INSTRUCTION = 8  # bytes of a struct sock_filter
 _EXISTS = -errno.EEXIST
 
 
 class SeccompCompileError(Exception):
-    """The profile cannot be applied; the text is for the pod's events."""
+    """The profile cannot be applied; the text is shown in the pod's events."""
 
 
 Action = Literal[
@@ -86,28 +86,30 @@ class SeccompCondition(Struct, frozen=True, rename="camel", forbid_unknown_field
     min_kernel: str = ""
 
     def holds(self, capabilities: Iterable[str], *, all_of: bool) -> bool:
-        """Does every condition hold (`all_of`), or any?"""
-        given = []
+        """Whether all conditions hold (`all_of`), or any of them."""
+        results = []
         if self.caps:
-            held = set(capabilities)
-            given.append(all(cap in held for cap in self.caps) if all_of else bool(held & set(self.caps)))
+            granted = set(capabilities)
+            results.append(
+                all(cap in granted for cap in self.caps) if all_of else bool(granted & set(self.caps))
+            )
         if self.arches:
-            given.append(node_info.architecture() in self.arches)
+            results.append(node_info.architecture() in self.arches)
         if self.min_kernel:
-            given.append(_kernel() >= _numbers(self.min_kernel))
-        return all(given) if all_of else any(given)
+            results.append(_kernel() >= _numbers(self.min_kernel))
+        return all(results) if all_of else any(results)
 
 
 class SeccompRule(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     action: Action
     names: tuple[str, ...] = ()
-    name: str = ""  # as older profiles have it
+    name: str = ""  # in older profiles, instead of `names`
     args: tuple[SeccompArgument, ...] | None = ()
     errno_ret: int | None = None
     includes: SeccompCondition = SeccompCondition()
     excludes: SeccompCondition = SeccompCondition()
     comment: str = ""
-    errno: str = ""  # the name of errnoRet, which some profiles have beside it
+    errno: str = ""  # the name of errnoRet, in some profiles
 
     def applies(self, capabilities: Sequence[str]) -> bool:
         return self.includes.holds(capabilities, all_of=True) and not self.excludes.holds(
@@ -156,7 +158,7 @@ def runtime_default() -> OciSeccompProfile:
             *with_capability,
             *personalities,
             SeccompRule("SCMP_ACT_ALLOW", ("clone",), args=(flags,), excludes=admin),
-            # A filter cannot look at clone3's arguments; who is told that it is missing uses clone.
+            # A filter cannot read clone3's arguments; with ENOSYS the C library falls back to clone.
             SeccompRule("SCMP_ACT_ERRNO", ("clone3",), errno_ret=errno.ENOSYS, excludes=admin),
             SeccompRule(
                 "SCMP_ACT_ALLOW", ("socket",), args=(SeccompArgument(0, default.AF_VSOCK, "SCMP_CMP_NE"),)
@@ -193,12 +195,12 @@ def read_profile(path: str) -> OciSeccompProfile:
 
 @lru_cache(maxsize=8)
 def compile_default(capabilities: tuple[str, ...]) -> str:
-    """RuntimeDefault for a container with these capabilities, as `ContainerSpec.seccomp` has it."""
+    """RuntimeDefault for a container with these capabilities, encoded for `ContainerSpec.seccomp`."""
     return _encode_program(compile_profile(runtime_default(), capabilities))
 
 
 def compile_file(path: str, capabilities: tuple[str, ...]) -> str:
-    """The profile in a file, which is read again each time: it may have been changed."""
+    """The filter of a profile in a file, which is read each time because it may have changed."""
     return _compile_cached(read_profile(path), capabilities)
 
 
@@ -253,7 +255,7 @@ def _add_architecture(library: ctypes.CDLL, context: Any, name: str) -> None:
     if not token:
         raise SeccompCompileError(f"unknown architecture {name!r} in the seccomp profile")
     code = library.seccomp_arch_add(context, token)
-    # Another byte order cannot stand in one filter with ours, and cannot run here either.
+    # An architecture with another byte order cannot be in the same filter, and cannot run here either.
     if code not in (0, _EXISTS, -errno.EDOM, -errno.EINVAL):
         raise SeccompCompileError(f"architecture {name!r} of the seccomp profile: {os.strerror(-code)}")
 
@@ -261,12 +263,12 @@ def _add_architecture(library: ctypes.CDLL, context: Any, name: str) -> None:
 def _add_rule(library: ctypes.CDLL, context: Any, rule: SeccompRule, fallback: int) -> None:
     action = _action(rule.action, rule.errno_ret)
     if action == fallback:
-        return  # libseccomp refuses what says nothing
+        return  # libseccomp refuses rules that have no effect
     arguments = _arguments(rule.args or ())
     for name in rule.names or ((rule.name,) if rule.name else ()):
         number = library.seccomp_syscall_resolve_name(name.encode())
         if number == -1:
-            continue  # a newer or another kernel's; it cannot be called here, or falls under the default
+            continue  # unknown to this libseccomp: the default action applies
         code = library.seccomp_rule_add_array(context, action, number, len(arguments), arguments)
         if code not in (0, _EXISTS):
             raise SeccompCompileError(f"rule for {name} in the seccomp profile: {os.strerror(-code)}")
@@ -286,8 +288,8 @@ def _arguments(arguments: Sequence[SeccompArgument]) -> ctypes.Array[_Compare]:
         numbers = (argument.value, argument.value_two)
         if not 0 <= argument.index <= 5 or not all(0 <= number < 1 << 64 for number in numbers):
             raise SeccompCompileError(f"condition of a seccomp rule is out of range: {argument}")
-    made = [_Compare(a.index, _OPERATORS[a.op], a.value, a.value_two) for a in arguments]
-    return (_Compare * len(made))(*made)
+    compares = [_Compare(a.index, _OPERATORS[a.op], a.value, a.value_two) for a in arguments]
+    return (_Compare * len(compares))(*compares)
 
 
 def _export(library: ctypes.CDLL, context: Any) -> bytes:
@@ -310,7 +312,7 @@ def _context(library: ctypes.CDLL, fallback: int) -> Iterator[Any]:
             "the seccomp profile's default action is not known to this machine's libseccomp"
         )
     try:
-        # Calls are found in a tree: a filter of hundreds of names otherwise compares them one by one.
+        # Search in a tree: otherwise a filter compares hundreds of call numbers one by one.
         library.seccomp_attr_set(context, _OPTIMIZE, 2)
         yield context
     finally:

@@ -1,8 +1,8 @@
-"""The seccomp profile RuntimeDefault: the system calls that a container may make, as data.
+"""The seccomp profile RuntimeDefault as data: the system calls that a container may make.
 
-All others fail with EPERM. The set is what common container runtimes allow by default: calls that concern the
-process, its files and its sockets; some only for containers that have the capability which the call needs
-anyway. What reaches around namespaces (mount, setns, keyctl, bpf, userfaultfd …) is not in it.
+All others fail with EPERM. The set is what common container runtimes allow by default: calls on the process,
+its files and its sockets; some only for containers with the capability that the call needs anyway. Calls
+that reach outside of namespaces (mount, setns, keyctl, bpf, userfaultfd …) are not allowed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Built-in images: the sidecars and drivers this program brings, each a coroutine of the node.
+"""The task runtime: runs built-in images (our sidecars and drivers) as coroutines of the node.
 
-To the node a task looks like any container: it starts, logs, fails, is restarted. What it logs, in any room,
-goes to its own log, because the log's sink is a context variable of its task. It ends with this process.
+To the node a task looks like any container: it starts, logs, fails, is restarted. What it logs, in any
+module, goes to its own log, because the log's sink is a context variable of its task. It ends with this
+process.
 
-A task runs with the rights of the node, so it must not lend them to whoever names its image. It finds files
-only below its container's volume mounts, and an image that can do more than its container could (it holds
+A task runs with the node's privileges, so it must not lend them to any pod that names its image. It opens
+files only below its container's volume mounts. An image that can do more than its container could (it holds
 the cloud account, or mounts file systems of the machine) is a `RestrictedImage`, which starts only for
 service accounts that may use it.
 """
@@ -12,6 +13,7 @@ service accounts that may use it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import posixpath
 import stat
@@ -40,21 +42,21 @@ from volplane.node.containers.base import (
 )
 from volplane.node.containers.logs import LogFile
 
-CANCEL_INTERVAL = 5.0  # seconds between two cancellations of a coroutine that swallows them
-MAX_FILE_SIZE = 1 << 20  # bytes of a file that a task reads whole
+CANCEL_INTERVAL = 5.0  # seconds between two cancellations of a coroutine that ignores them
+MAX_FILE_SIZE = 1 << 20  # bytes of a file that a task reads
 
 
 class NotMounted(SystemExit):
-    """A path of the container that is on none of its volumes, or leads out of one. Ends the container."""
+    """A path of the container that is not on one of its volumes, or leads out of one. Ends the container."""
 
 
 class TaskContext(Struct, frozen=True):
-    """What a built-in image finds around it instead of argv, environment and file system."""
+    """What a built-in image gets instead of argv, environment and file system."""
 
     spec: ContainerSpec
     node: NodePaths
-    stop: asyncio.Event  # set when the container is asked to end
-    ports: dict[int, int] = {}  # by the port it was to open: the one it has instead
+    stop: asyncio.Event  # set when the container is to stop
+    ports: dict[int, int] = {}  # requested port → the port it listens on instead
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -67,8 +69,8 @@ class TaskContext(Struct, frozen=True):
     def path(self, container_path: str) -> str:
         """The real path behind a path of the container. Raises NotMounted.
 
-        Links are followed inside the volume only: what the pod wrote there must not lead a task, which has
-        the node's rights, to files of the machine.
+        Links are followed inside the volume only: a link of the pod must not lead a task, which has the
+        node's privileges, to files of the machine.
         """
         root, below = self._find_mount(container_path)
         root = os.path.realpath(root)
@@ -79,8 +81,20 @@ class TaskContext(Struct, frozen=True):
 
     @contextmanager
     def open_directory(self, container_path: str) -> Iterator[str]:
-        """A path of the directory that stays the same one, whatever the pod puts in its place meanwhile."""
+        """A path that leads to this directory even if the pod replaces it meanwhile."""
         with self._open(container_path) as descriptor:
+            yield f"/proc/self/fd/{descriptor}"
+
+    @contextmanager
+    def open_socket(self, container_path: str) -> Iterator[str]:
+        """A path that leads to this socket even if the pod replaces it meanwhile.
+
+        Raises OSError if there is no socket, or if its path leads out of the volume.
+        """
+        root, below = self._find_mount(container_path)
+        with files.open_below(root, below) as descriptor:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK), container_path)
             yield f"/proc/self/fd/{descriptor}"
 
     def read(self, container_path: str) -> bytes:
@@ -101,7 +115,7 @@ class TaskContext(Struct, frozen=True):
             raise NotMounted(f'path "{container_path}" leads out of its volume') from error
 
     def _find_mount(self, container_path: str) -> tuple[str, str]:
-        """The source of the mount that a path is on, and the path below it."""
+        """The source of the mount that contains the path, and the path below it."""
         path = posixpath.normpath(container_path)
         for mount in sorted(self.spec.mounts, key=lambda m: -len(m.target)):
             target = mount.target.rstrip("/")
@@ -109,28 +123,28 @@ class TaskContext(Struct, frozen=True):
                 return mount.source, path[len(target) :].lstrip("/")
         raise NotMounted(
             f'path "{container_path}" is not below a volume mount of container "{self.spec.name}": '
-            f"a built-in image sees no other files"
+            f"a built-in image has no other files"
         )
 
 
 TaskImage = Callable[[TaskContext], Awaitable[None]]
-# (namespace and name of a service account, name of an image): why it may not use it, "" if it may
+# (namespace and name of a service account, name of an image) → why it may not use the image, "" if it may
 ImageAccessCheck = Callable[[str, str, str], Awaitable[str]]
 
 
 class RestrictedImage(Struct, frozen=True):
     """A built-in image that can do more than its container could."""
 
-    name: str  # as RBAC rules call it
+    name: str  # the resource name in RBAC rules
     run: TaskImage
-    touches_host: Callable[[ContainerSpec], bool]  # which of its containers have to be privileged
+    touches_host: Callable[[ContainerSpec], bool]  # whether a container of it must be privileged
 
     def __call__(self, context: TaskContext) -> Awaitable[None]:
         return self.run(context)
 
 
 async def _refuse_all(namespace: str, account: str, image: str) -> str:
-    return f'nobody may use the built-in image "{image}" on this node'
+    return f'the built-in image "{image}" is not allowed on this node'
 
 
 class _TaskContainer:
@@ -172,7 +186,7 @@ class TaskRuntime:
     def __init__(
         self, images: Mapping[str, TaskImage], node: NodePaths, why_not: ImageAccessCheck = _refuse_all
     ) -> None:
-        """`why_not` decides about restricted images."""
+        """`why_not` decides who may use restricted images."""
         self._images = images
         self._node = node
         self._why_not = why_not
@@ -193,8 +207,8 @@ class TaskRuntime:
         self._containers[spec.id] = container
         return container.state
 
-    async def starts(self) -> list[str]:
-        return []  # nothing can hold one up
+    async def unfinished_starts(self) -> list[str]:
+        return []  # a task starts at once
 
     async def cancel_start(self, id: str) -> None:
         pass
@@ -224,7 +238,7 @@ class TaskRuntime:
             await asyncio.wait({container.task}, timeout=CANCEL_INTERVAL)
 
     def port(self, pod: str, port: int) -> int:
-        """Where what a pod's tasks serve at that port is really found: all of them share one machine."""
+        """The port that a task of the pod listens on instead of `port`: all tasks share one machine."""
         of_pod = [c for id, c in self._containers.items() if id.startswith(f"{pod}_") and c.state.running]
         return next((c.context.ports[port] for c in of_pod if port in c.context.ports), port)
 
@@ -262,7 +276,7 @@ class TaskRuntime:
             self._containers.pop(id, None)
 
     async def close(self) -> None:
-        """Ends all tasks: they cannot outlive this process."""
+        """End all tasks: they cannot outlive this process."""
         await asyncio.gather(*(self._cancel(container) for container in self._containers.values()))
 
     def _get_container(self, id: str) -> _TaskContainer:

@@ -1,1 +1,1 @@
-"""Pods leave a node whose disk is about to be full: thresholds, the order of pods, and who evicts them."""
+"""Eviction of pods from a node whose disk is nearly full: thresholds, ranking, and the eviction manager."""

@@ -1,6 +1,6 @@
-"""Looks at the node's disk every few seconds; below a threshold the node says so, and pods leave one by one.
+"""The eviction manager: measures the node's disk, sets DiskPressure, and evicts pods one by one.
 
-A pod that was evicted is given a moment to go before the next one is chosen, because its end may be enough.
+After an eviction it waits for the pod to exit before it chooses the next one, because that may free enough.
 The condition stays for a while after there is space again, so that pods do not come and go.
 """
 
@@ -22,7 +22,7 @@ from volplane.node.status import DISK_PRESSURE, NodeObject
 
 log = logging.getLogger(__name__)
 
-POD_EXIT_TIMEOUT = 30.0  # seconds that a pod gets to leave before the next one is chosen
+POD_EXIT_TIMEOUT = 30.0  # seconds to wait for an evicted pod before the next one is chosen
 EMPTY_DIR_LIMIT = "emptydirfs.limit"
 
 _evictions = metrics.counter("kubelet_evictions", "Pods that were evicted.", ("eviction_signal",))
@@ -55,11 +55,11 @@ class EvictionManager:
                 await self._wait_for_end(evicted)
 
     async def measure_disk(self) -> list[CrossedThreshold]:
-        """Measure the disk and set the node's condition; the thresholds that are not kept."""
+        """Measure the disk, set the node's condition, and return the thresholds that are crossed."""
         try:
             stats = await self._host.stats(self._paths.root)
         except OSError as error:
-            log.warning("the disk of node %s was not measured: %s", self._node.name, error)
+            log.warning("cannot measure the disk of node %s: %s", self._node.name, error)
             return []
         disk = MeasuredDisk(stats.available, stats.capacity, stats.inodes_free, stats.inodes)
         crossed = thresholds.find_crossed(self._thresholds, disk)
@@ -104,9 +104,9 @@ class EvictionManager:
 
     def _evict(self, found: plan.PodDiskUsage, why: str, signal: str) -> PodWorker | None:
         worker = self._workers.get(found.pod.uid)
-        if worker is None or not worker.may_be_evicted:  # ended meanwhile
+        if worker is None or not worker.may_be_evicted:  # it has ended meanwhile
             return None
-        log.warning("pod %s is evicted: %s", found.pod.key, why)
+        log.warning("evicting pod %s: %s", found.pod.key, why)
         _evictions.labels(signal).inc()
         worker.evict(why)
         return worker
@@ -116,4 +116,4 @@ class EvictionManager:
             async with asyncio.timeout(POD_EXIT_TIMEOUT):
                 await worker.unmounted.wait()
         except TimeoutError:
-            log.warning("pod %s was evicted, and has not left in %g s", worker.pod.key, POD_EXIT_TIMEOUT)
+            log.warning("evicted pod %s has not exited after %g s", worker.pod.key, POD_EXIT_TIMEOUT)

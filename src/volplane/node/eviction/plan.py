@@ -1,7 +1,7 @@
-"""Which pod leaves a node whose disk is about to be full, and what it is told. Pure.
+"""Which pod is evicted from a node whose disk is nearly full, and with which message. Pure.
 
-First those that use more of the disk than they asked for, then the less important, then whoever uses most
-over what was asked for. Critical pods stay: without the drivers' own pods no volume could be unmounted.
+First pods that use more of the disk than they requested, then by priority, then by usage over their request.
+Critical pods stay: without the drivers' pods no volume could be unmounted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from volplane.api import quantity
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Pod, Volume
 from volplane.node.admission import Rejection
 from volplane.node.eviction.thresholds import AVAILABLE, RESOURCES, CrossedThreshold
@@ -18,12 +19,11 @@ from volplane.rules import pods as rules
 from volplane.rules import resources
 
 REASON = "Evicted"
-MIRROR = "kubernetes.io/config.mirror"
-CRITICAL = 2_000_000_000  # the least priority of system-cluster-critical
+CRITICAL = 2_000_000_000  # the priority of system-cluster-critical
 
 
 class DiskAmount(Struct, frozen=True):
-    """What something takes of the disk."""
+    """Bytes and inodes on the disk."""
 
     size: int = 0
     inodes: int = 0
@@ -36,7 +36,7 @@ class DiskAmount(Struct, frozen=True):
 
 
 class PodDiskUsage(Struct, frozen=True):
-    """What a pod takes of the disk."""
+    """A pod's usage of the disk."""
 
     pod: Pod
     logs: Mapping[str, DiskAmount] = {}  # by container
@@ -48,7 +48,7 @@ class PodDiskUsage(Struct, frozen=True):
 
 
 def is_critical(pod: Pod) -> bool:
-    return MIRROR in pod.metadata.annotations or (pod.spec.priority or 0) >= CRITICAL
+    return MIRROR_POD_ANNOTATION in pod.metadata.annotations or (pod.spec.priority or 0) >= CRITICAL
 
 
 def may_be_evicted(pod: Pod) -> bool:
@@ -56,7 +56,7 @@ def may_be_evicted(pod: Pod) -> bool:
 
 
 def rank(usages: Iterable[PodDiskUsage], measure: str) -> list[PodDiskUsage]:
-    """Who leaves first comes first."""
+    """The pods in the order in which they are evicted."""
 
     def key(usage: PodDiskUsage) -> tuple[bool, int, int, str]:
         over = usage.total.of(measure) - _storage_request(usage.pod, measure)
@@ -86,19 +86,19 @@ def eviction_message(usage: PodDiskUsage, crossed: CrossedThreshold) -> str:
 
 
 def check_disk_pressure(pod: Pod, *, disk_pressure: bool) -> Rejection | None:
-    """Why a node under pressure does not start a pod."""
+    """The rejection of a pod by a node with disk pressure; None if it may start."""
     if not disk_pressure or is_critical(pod):
         return None
     return Rejection(REASON, "The node had condition: [DiskPressure]. ")
 
 
 def limited_volumes(pod: Pod) -> list[Volume]:
-    """emptyDirs on the disk that may not grow without end; those in memory are bounded by their size."""
+    """emptyDirs on the disk with a sizeLimit; those in memory are limited by their tmpfs."""
     return [v for v in pod.spec.volumes if v.empty_dir and v.empty_dir.size_limit and not v.empty_dir.medium]
 
 
 def over_limit(usage: PodDiskUsage) -> str:
-    """What a pod is told whose emptyDir is larger than its sizeLimit; "" if none is."""
+    """The message for a pod with an emptyDir over its sizeLimit; "" if there is none."""
     for volume in limited_volumes(usage.pod):
         assert volume.empty_dir is not None
         limit = volume.empty_dir.size_limit or "0"

@@ -1,8 +1,8 @@
-"""`--eviction-hard`: how much of a resource must be left, as kubelets are told it. Pure.
+"""Thresholds of `--eviction-hard`, in the kubelet's syntax. Pure.
 
-Here, every node shares this machine's disk with everything else on it, and a developer's disk is often more
-than nine tenths full. Upstream's ten per cent would evict pods on such a machine while tens of gigabytes are
-free, so that the default is an amount.
+All nodes share this machine's disk with everything else on it, and a developer's disk is often more than 90
+% full. Upstream's default of 10 % would evict pods while tens of gigabytes are free, so the default is an
+amount.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from volplane.api import quantity
 DEFAULT = "nodefs.available<100Mi,nodefs.inodesFree<1%"
 
 AVAILABLE, INODES_FREE = "available", "inodesFree"
-# imagefs: images are not unpacked here, so that it is the same file system.
+# Images are not unpacked here, so imagefs is the same file system as nodefs.
 SIGNALS = {
     "nodefs.available": AVAILABLE,
     "nodefs.inodesFree": INODES_FREE,
     "imagefs.available": AVAILABLE,
     "imagefs.inodesFree": INODES_FREE,
 }
-RESOURCES = {AVAILABLE: "ephemeral-storage", INODES_FREE: "inodes"}  # by which name pods are told
+RESOURCES = {AVAILABLE: "ephemeral-storage", INODES_FREE: "inodes"}  # the resource names in messages
 
 
 class Threshold(Struct, frozen=True):
     signal: str
-    least: Fraction  # an amount, or with `is_share` a share of the capacity
+    least: Fraction  # an amount, or with `is_share` a fraction of the capacity
     is_share: bool = False
 
     @property
@@ -40,7 +40,7 @@ class Threshold(Struct, frozen=True):
 
 
 class MeasuredDisk(Struct, frozen=True):
-    """A file system as it was measured."""
+    """Measured sizes of a file system."""
 
     available: int
     capacity: int
@@ -48,14 +48,14 @@ class MeasuredDisk(Struct, frozen=True):
     inodes: int
 
     def remaining(self, measure: str) -> tuple[int, int]:
-        """(what is left, of how much)"""
+        """(available, capacity)"""
         if measure == AVAILABLE:
             return self.available, self.capacity
         return self.inodes_free, self.inodes
 
 
 class CrossedThreshold(Struct, frozen=True):
-    """A threshold that is not kept."""
+    """A threshold that is crossed."""
 
     threshold: Threshold
     least: int
@@ -73,7 +73,7 @@ def _parse_one(text: str) -> Threshold:
         raise ValueError(f"--eviction-hard: {text!r} is not of the form signal<amount")
     if signal not in SIGNALS:
         raise ValueError(
-            f"--eviction-hard: {signal!r} is not watched here; those that are: {', '.join(sorted(SIGNALS))}"
+            f"--eviction-hard: unknown signal {signal!r}; known signals: {', '.join(sorted(SIGNALS))}"
         )
     try:
         if value.endswith("%"):
@@ -96,7 +96,7 @@ def find_crossed(thresholds: tuple[Threshold, ...], disk: MeasuredDisk) -> list[
     for threshold in thresholds:
         left, capacity = disk.remaining(threshold.measure)
         least = threshold.amount(capacity)
-        # Some file systems make inodes as they need them, and count none.
+        # Some file systems create inodes on demand and report a capacity of 0.
         if capacity and left < least:
             found.append(CrossedThreshold(threshold, least, left))
     return found

@@ -1,6 +1,6 @@
-"""What pods take of the node's disk: their logs and their emptyDirs. Blocking, for the executor's threads.
+"""Measure pods' usage of the node's disk: logs and emptyDirs. Blocking, for executor threads.
 
-What a container writes beside its volumes is in memory here; volumes of drivers are on disks of their own.
+What a container writes outside of its volumes is in memory here; CSI volumes are on disks of their own.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def _measure(pod: Pod, paths: NodePaths) -> PodDiskUsage:
 
 
 def _amount(directory: str) -> DiskAmount:
-    """Of everything below; files that vanish meanwhile count nothing, links are not followed."""
+    """Usage of everything below the directory; links are not followed, removed files are skipped."""
     size = inodes = 0
-    seen: set[int] = set()  # a file may have several names
+    seen: set[int] = set()  # inodes of files with several hard links
     left = [directory]
     while left:
         try:

@@ -1,4 +1,4 @@
-"""Where a pod is in the network: an address and a namespace of its own, or the machine's."""
+"""Networks of pods: an address and a network namespace of their own, or the machine's."""
 
 from volplane.node.network.pod_network import NetworkAttachment, PodNetwork, PodNetworkError, forget_addresses
 

@@ -1,7 +1,7 @@
-"""Which addresses a cluster's pods have, and each node's share of them. Pure.
+"""The address range of a cluster's pods, and each node's part of it. Pure.
 
-All come from the block that is set aside for networks behind somebody else's translation (RFC 6598): nobody
-routes it to the outside. What of it this machine uses already is left alone.
+All come from the shared address space of RFC 6598, which is not routed on the internet. Ranges that this
+machine already uses are left alone.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from collections.abc import Collection, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
 SPACE = IPv4Network("100.64.0.0/10")
-AVOIDED = (IPv4Network("100.100.0.0/16"),)  # where clouds and VPNs like to have services of theirs
-NODE_PREFIX = 24  # prefix of a node's share: more than enough for the 110 pods that it takes
-MAX_CLUSTER_PREFIX = 22  # prefix of the range of a cluster with few nodes
-LOWEST, HIGHEST = 2, 254  # of a share; the first one of the whole range is the bridge's
+AVOIDED = (IPv4Network("100.100.0.0/16"),)  # used by services of clouds and VPNs
+NODE_PREFIX = 24  # of a node's range: enough for the 110 pods that it takes
+MAX_CLUSTER_PREFIX = 22  # of the range of a cluster with few nodes
+LOWEST, HIGHEST = 2, 254  # of a node's range; number 1 of the first one is the bridge's
 
 
 def prefix_for(nodes: int) -> int:
-    """Of a range with a share for each of so many nodes."""
+    """The prefix of a range for so many nodes."""
     return min(MAX_CLUSTER_PREFIX, NODE_PREFIX - max(nodes - 1, 0).bit_length())
 
 
 def candidates(prefix: int, seed: str) -> Iterator[IPv4Network]:
-    """All ranges of that size, in an order that is the same for one seed and another for the next."""
+    """All ranges of that size, in an order that depends on the seed."""
     count = 1 << (prefix - SPACE.prefixlen)
     step = 1 << (32 - prefix)
     chosen = random.Random(seed)
-    first, stride = chosen.randrange(count), chosen.randrange(count) | 1  # an odd one comes by everywhere
+    first, stride = chosen.randrange(count), chosen.randrange(count) | 1  # an odd stride visits all
     for number in range(count):
-        place = (first + number * stride) % count
-        found = IPv4Network((int(SPACE.network_address) + place * step, prefix))
+        index = (first + number * stride) % count
+        found = IPv4Network((int(SPACE.network_address) + index * step, prefix))
         if not any(found.overlaps(other) for other in AVOIDED):
             yield found
 
 
 def node_range(whole: IPv4Network, index: int) -> IPv4Network:
-    """Of the node with that number, counted from 1."""
+    """The range of the node with that number, counted from 1."""
     return IPv4Network((int(whole.network_address) + ((index - 1) << (32 - NODE_PREFIX)), NODE_PREFIX))
 
 
@@ -47,9 +47,9 @@ def fits_nodes(whole: IPv4Network, nodes: int) -> bool:
 def next_free(
     share: IPv4Network, taken: Collection[IPv4Address], after: int
 ) -> tuple[IPv4Address, int] | None:
-    """The address and its number in the share; None if all are taken.
+    """The next free address and its number in the node's range; None if all are taken.
 
-    Round and round: an address rests as long as possible before somebody else gets it.
+    Round robin: an address is unused as long as possible before another pod gets it.
     """
     first, highest = int(share.network_address), min(HIGHEST, share.num_addresses - 2)
     numbers = range(LOWEST, highest + 1)

@@ -1,10 +1,10 @@
-"""Every pod in a network of its own: namespace, address, and the ways in and out of it.
+"""The network of each pod: namespace, address, and relays in and out of it.
 
-The namespace is held by a descriptor of ours and by the pod's processes, so it is gone when both are, however
-they ended. All that is written down is the address, beside the pod's other files and before it is used: a
-pod whose containers outlived us is found again by one of them, one that has to be started anew gets the
-address that it had. Nothing leads out of such a network but what is listened to for the pod: the API server
-on its loopback, and its host ports on ours.
+The namespace is held by a descriptor of this process and by the pod's processes, so it is gone when both
+are, however they ended. Only the address is stored, with the pod's other files and before it is used. After
+a restart, a pod whose containers still run is found by their namespace, and a pod that is started again gets
+its old address. The only connections in and out are relayed ones: to the API server on the pod's loopback,
+and from host ports.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from msgspec import Struct
 from volplane.api.core import Container, ContainerPort, Pod
 from volplane.base import failpoint
 from volplane.base.files import atomic_write
+from volplane.base.tasks import KeyedTasks, ignore_error
 from volplane.host import Host, NodePaths, network
 from volplane.host.network import Bridge, JoinedNamespace, RangeInUse
 from volplane.node.network import address_ranges
-from volplane.node.network.relay import Relay, StreamPair
+from volplane.node.network.relay import Relay, RelayLinks, StreamPair
 from volplane.node.options import BRIDGE, NodeOptions
 
 log = logging.getLogger(__name__)
 
 RECORD_FILE = "network.json"
-# What a machine says that has no such networks, or does not let us make them.
+# Errors of a machine that does not support such networks, or does not permit them.
 _UNSUPPORTED_ERRNOS = (
     errno.EPERM,
     errno.EACCES,
@@ -47,14 +48,14 @@ _UNSUPPORTED_ERRNOS = (
 
 
 class PodNetworkError(Exception):
-    """The pod has none yet; the text is for its events."""
+    """The pod has no network yet; the text is shown in its events."""
 
 
 class NetworkAttachment(Struct, frozen=True):
-    """Where a pod is."""
+    """A pod's address and network namespace."""
 
     address: str
-    namespace: str = ""  # a path, for whoever starts its containers; the machine's own if empty
+    namespace: str = ""  # a path that containers join; "": the machine's own
 
 
 class AddressRecord(Struct, frozen=True):
@@ -76,39 +77,48 @@ class _HeldNamespace:
 
 
 def bridge_name(directory: str) -> str:
-    """For a cluster, or a node of its own, that lives in this directory."""
+    """The name of the bridge of a cluster, or of a single node, with this directory."""
     return f"vp-{hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:10]}"
 
 
 class PodNetwork:
     def __init__(
-        self, settings: NodeOptions, host: Host, paths: NodePaths, *, is_builtin: Callable[[Container], bool]
+        self,
+        settings: NodeOptions,
+        host: Host,
+        paths: NodePaths,
+        *,
+        is_builtin: Callable[[Container], bool],
+        on_range_chosen: Callable[[str], Awaitable[None]] | None = None,
+        relay_links: RelayLinks | None = None,
     ) -> None:
-        """`is_builtin`: containers that run inside this process, and so in the machine's network."""
+        """`is_builtin`: containers that run inside this process, and so in the machine's network.
+        `on_range_chosen`: called with the range that the node has chosen itself. `relay_links`: the relayed
+        connections of all nodes in this process.
+        """
         self._settings, self._host, self._paths, self._is_builtin = settings, host, paths, is_builtin
         self.unavailable_reason = ""  # why pods share the machine's network though they should not
-        self.on_range_chosen: Callable[[str], Awaitable[None]] | None = (
-            None  # told what we have chosen ourselves
-        )
+        self._on_range_chosen = on_range_chosen
+        self._relay_links = relay_links if relay_links is not None else set()
         self._bridge: Bridge | None = None
         self._node_range: IPv4Network | None = None
         self._preparing = asyncio.Lock()
         self._last = (
             os.getpid() % address_ranges.HIGHEST
-        )  # of the share, given out last: anywhere to begin with
+        )  # last number given out in the node's range; starts anywhere
         self._addresses: dict[str, IPv4Address] = {}  # by pod
         self._held: dict[str, _HeldNamespace] = {}
-        self._joining: dict[str, asyncio.Task[_HeldNamespace | None]] = {}
+        self._joining: KeyedTasks[str, _HeldNamespace | None] = KeyedTasks(ignore_error)
         self._in_host_network: set[str] = set()  # pods whose containers were started in the machine's network
 
     async def load(self) -> None:
-        """The addresses of an earlier life, as far as they are in the node's range of today."""
+        """Read the addresses of an earlier process that are in the node's current range."""
         found = await self._host.call(_read_records, self._paths.real(self._paths.pods))
         share = IPv4Network(self._settings.pod_cidr) if self._settings.pod_cidr else None
         self._addresses = {uid: address for uid, address in found.items() if not share or address in share}
 
     def has_own_network(self, pod: Pod) -> bool:
-        """Whether it has a network of its own."""
+        """Whether the pod has a network of its own."""
         if self._settings.pod_network != BRIDGE or self.unavailable_reason or pod.spec.host_network:
             return False
         if pod.uid in self._in_host_network:
@@ -116,45 +126,39 @@ class PodNetwork:
         return not self._is_all_builtin(pod)
 
     def lacks_own_network(self, pod: Pod) -> bool:
-        """Whether a process of the pod would be in the machine's network, which it has not asked for.
+        """Whether a process of the pod would be in the machine's network although it has no hostNetwork.
 
-        A pod of built-in images alone needs no network of its own; an ephemeral container may be added to it.
+        A pod of built-in images only has no network of its own; an ephemeral container may be added to it.
         """
-        wanted = (
+        needs_network = (
             self._settings.pod_network == BRIDGE and not self.unavailable_reason and not pod.spec.host_network
         )
-        return wanted and pod.uid not in self._in_host_network and self._is_all_builtin(pod)
+        return needs_network and pod.uid not in self._in_host_network and self._is_all_builtin(pod)
 
     def _is_all_builtin(self, pod: Pod) -> bool:
         return all(self._is_builtin(c) for c in (*pod.spec.init_containers, *pod.spec.containers))
 
     def address(self, uid: str, container: Container | None = None) -> str:
-        """Where to reach a container of that pod; built-in ones are in this process."""
+        """The address of a container of the pod; built-in ones are in this process."""
         known = self._addresses.get(uid)
         inside = container is not None and self._is_builtin(container)
         return self._settings.node_ip if known is None or inside else str(known)
 
-    # --- in and out
+    # --- joining and leaving
 
     async def join(self, pod: Pod, pids: Iterable[int] = ()) -> NetworkAttachment:
-        """Where the pod is from now on. `pids`: processes of it that run already. Raises NoNetwork."""
+        """Join the pod to its network. `pids`: its processes that run already. Raises PodNetworkError."""
         if not self.has_own_network(pod):
             return NetworkAttachment(self._settings.node_ip)
         held = self._held.get(pod.uid)
         if held is None:
-            task = self._joining.get(pod.uid)
-            if task is None:
-                task = asyncio.create_task(self._join(pod, list(pids)), name=f"network of pod {pod.key}")
-                self._joining[pod.uid] = task
-                task.add_done_callback(lambda done: self._forget_join(pod.uid, done))
-            # To its end, whoever stops waiting for it: a namespace must belong to somebody.
-            held = await asyncio.shield(task)
+            # A caller that is cancelled leaves the join to its end: a namespace must belong to a pod.
+            held = await asyncio.shield(
+                self._joining.get_or_start(
+                    pod.uid, lambda: self._join(pod, list(pids)), f"network of pod {pod.key}"
+                )
+            )
         return held.attachment if held is not None else NetworkAttachment(self._settings.node_ip)
-
-    def _forget_join(self, uid: str, task: asyncio.Task[_HeldNamespace | None]) -> None:
-        del self._joining[uid]
-        if not task.cancelled():
-            task.exception()  # the caller has it; if it is gone, nobody wants it
 
     async def _join(self, pod: Pod, pids: list[int]) -> _HeldNamespace | None:
         """None if the pod is in the machine's network after all."""
@@ -166,8 +170,10 @@ class PodNetwork:
             raise PodNetworkError(str(error)) from error
         except OSError as error:
             if error.errno in _UNSUPPORTED_ERRNOS and not self._held:
-                self.unavailable_reason = f"this machine has no networks for pods ({error.strerror or error})"
-                log.warning("%s: they share its own", self.unavailable_reason)
+                self.unavailable_reason = (
+                    f"this machine does not support pod networks ({error.strerror or error})"
+                )
+                log.warning("%s: pods share the machine's network", self.unavailable_reason)
                 self._addresses.pop(pod.uid, None)
                 return None
             raise PodNetworkError(f"network of the pod: {error}") from error
@@ -209,7 +215,7 @@ class PodNetwork:
         try:
             return IPv4Address(self._settings.cluster_host), self._settings.cluster_port
         except ValueError:
-            return None  # there is none, or it has a name, which can mean anything in there
+            return None  # there is none, or it is a name, which may resolve to anything inside
 
     def _allocate_address(self, uid: str) -> IPv4Address:
         assert self._node_range is not None
@@ -220,7 +226,7 @@ class PodNetwork:
         return found[0]
 
     async def leave(self, uid: str, *, forget: bool = True) -> None:
-        """Its containers have ended; with `forget` it will not come back, and others may have its address."""
+        """Leave the network, after the pod's containers have exited. `forget`: release its address."""
         if (joining := self._joining.get(uid)) is not None:
             await asyncio.wait({joining})
         if (held := self._held.pop(uid, None)) is not None:
@@ -230,14 +236,14 @@ class PodNetwork:
             await self._host.call(_remove_record, self._record(uid))
 
     async def close(self) -> None:
-        """Let go; who runs in a namespace stays in it."""
-        if self._joining:
-            await asyncio.wait(self._joining.values())
+        """Release all namespaces; processes in them keep them."""
+        if joining := self._joining.values():
+            await asyncio.wait(joining)
         while self._held:
             await _release(self._held.popitem()[1])
 
     async def remove(self) -> None:
-        """After the last pod: nothing of the network stays, unless it is a whole cluster's."""
+        """Remove the bridge, after the last pod, unless it belongs to the whole cluster."""
         if self._settings.pod_network == BRIDGE and not self._settings.pod_bridge:
             await self._host.call(network.remove_bridge, bridge_name(self._paths.root))
 
@@ -253,22 +259,22 @@ class PodNetwork:
             return self._bridge
 
     async def _choose_bridge(self) -> Bridge:
-        """As we are told, or any that is free on this machine."""
+        """The configured range, or any that is free on this machine."""
         settings = self._settings
         name = settings.pod_bridge or bridge_name(self._paths.root)
         if settings.pod_cidr:
             self._node_range = IPv4Network(settings.pod_cidr)
             whole = IPv4Network(settings.cluster_cidr or settings.pod_cidr)
             return await self._ensure_bridge(Bridge(name, whole, self._paths.root))
-        kept = next(iter(self._addresses.values()), None)  # of pods that may still run
+        known = next(iter(self._addresses.values()), None)  # an address of pods that may still run
         used = await self._host.call(network.list_used_ranges, name)
         for whole in address_ranges.candidates(address_ranges.prefix_for(1), self._paths.root):
-            if (kept is None or kept in whole) and network.first_free([whole], used):
-                with suppress(RangeInUse):  # since we looked
+            if (known is None or known in whole) and network.first_free([whole], used):
+                with suppress(RangeInUse):  # used since we checked
                     bridge = await self._ensure_bridge(Bridge(name, whole, self._paths.root))
                     self._node_range = address_ranges.node_range(whole, 1)
-                    if self.on_range_chosen is not None:
-                        await self.on_range_chosen(str(self._node_range))
+                    if self._on_range_chosen is not None:
+                        await self._on_range_chosen(str(self._node_range))
                     return bridge
         raise RangeInUse(f"this machine uses all of {address_ranges.SPACE}")
 
@@ -276,13 +282,13 @@ class PodNetwork:
         await self._host.call(network.ensure_bridge, bridge)
         return bridge
 
-    # --- ways in and out
+    # --- relays
 
     async def _open_relays(
         self, pod: Pod, held: _HeldNamespace, listening: socket.socket | OSError | None
     ) -> None:
         host, port = self._settings.cluster_host, self._settings.cluster_port
-        if isinstance(listening, OSError):  # after a restart of ours the pod may have taken the port itself
+        if isinstance(listening, OSError):  # the pod may have opened the port while we were restarted
             log.warning("pod %s cannot reach the API server at %s:%d: %s", pod.key, host, port, listening)
         elif listening is not None:
             await self._relay(held, listening, lambda: asyncio.open_connection(host, port))
@@ -292,18 +298,16 @@ class PodNetwork:
                     await self._open_host_port(offered, held)
 
     async def _open_host_port(self, port: ContainerPort, held: _HeldNamespace) -> None:
-        """A host port: on the address that is asked for, else on the node's."""
+        """Listen on a host port: on its hostIP, else on the node's address."""
         if (port.protocol or "TCP") != "TCP":
-            raise PodNetworkError(
-                f"hostPort {port.host_port}: only TCP can be handed on, not {port.protocol}"
-            )
+            raise PodNetworkError(f"hostPort {port.host_port}: only TCP is supported, not {port.protocol}")
         anywhere = port.host_ip in ("", "0.0.0.0")
-        where = (self._settings.node_ip if anywhere else port.host_ip, port.host_port)
+        endpoint = (self._settings.node_ip if anywhere else port.host_ip, port.host_port)
         try:
-            listening = await self._host.call(socket.create_server, where)
+            listening = await self._host.call(socket.create_server, endpoint)
         except OSError as error:
             raise PodNetworkError(
-                f"hostPort {port.host_port} of {where[0]}: {error.strerror or error}"
+                f"hostPort {port.host_port} of {endpoint[0]}: {error.strerror or error}"
             ) from error
         inside = port.container_port
         await self._relay(held, listening, lambda: asyncio.open_connection(str(held.address), inside))
@@ -311,12 +315,12 @@ class PodNetwork:
     async def _relay(
         self, held: _HeldNamespace, listening: socket.socket, dial: Callable[[], Awaitable[StreamPair]]
     ) -> None:
-        relay = Relay(listening, dial)
+        relay = Relay(listening, dial, self._relay_links)
         held.relays.append(relay)
         await relay.start()
 
     async def dial(self, uid: str, port: int) -> StreamPair:
-        """A connection to a port of the pod as its own containers see it."""
+        """Connect to a port of the pod from inside its network."""
         if (held := self._held.get(uid)) is None:
             return await asyncio.open_connection(self._settings.node_ip, port)
         dialling = await self._host.call(network.open_socket_in_namespace, held.namespace)
@@ -335,7 +339,7 @@ async def _release(held: _HeldNamespace) -> None:
 
 
 def _namespace_of(pids: list[int]) -> int | None:
-    """-1 if none of them runs any more, None if they are in the machine's."""
+    """The namespace of the processes; -1 if none runs any more, None if it is the machine's own."""
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
             found = network.open_namespace(pid)
@@ -352,7 +356,7 @@ def _read_records(directory: str) -> dict[str, IPv4Address]:
 
 
 def forget_addresses(directory: str) -> None:
-    """Of all pods below the directory."""
+    """Remove the stored addresses of all pods below the directory."""
     with suppress(FileNotFoundError):
         for uid in os.listdir(directory):
             with suppress(NotADirectoryError):

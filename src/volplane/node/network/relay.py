@@ -1,4 +1,4 @@
-"""Connections handed on: from a socket that listens in one network to a server that is in another."""
+"""Relay TCP connections from a listening socket in one network to a server in another."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from volplane.base import descriptors
+from volplane.base.tasks import cancel_and_wait
 from volplane.web.listener import dropped as _refused
 
 log = logging.getLogger(__name__)
 
 DIAL_TIMEOUT = 10.0
 CHUNK = 1 << 16
-DESCRIPTOR_SHARE = 16  # links get this part of the descriptors, twice
+DESCRIPTOR_SHARE = 16  # at most 1/16 of the descriptors is the number of links, with two descriptors each
 MIN_LINKS = 16
 
-_all_links: set[asyncio.Task[None]] = set()  # of all relays: the limit is the process's
-
 StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+RelayLinks = set["asyncio.Task[None]"]  # connections of all relays in this process
 Dial = Callable[[], Awaitable[StreamPair]]
 
 
 def most_links() -> int:
-    """Connections that all relays of this process may hand on at a time; each takes two descriptors."""
+    """Maximum number of connections of all relays of this process; each takes two descriptors."""
     return max(MIN_LINKS, descriptors.limit() // DESCRIPTOR_SHARE)
 
 
 class Relay:
     """Serves one listening socket until it is closed, and closes it."""
 
-    def __init__(self, listening: socket.socket, dial: Dial) -> None:
-        self._listening, self._dial = listening, dial
+    def __init__(self, listening: socket.socket, dial: Dial, all_links: RelayLinks) -> None:
+        self._listening, self._dial, self._all_links = listening, dial, all_links
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
 
@@ -41,23 +41,23 @@ class Relay:
         self._server = await asyncio.start_server(self._handle_connection, sock=self._listening)
 
     async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(_all_links) >= most_links():  # whoever connects here need not be known to anybody
+        if len(self._all_links) >= most_links():  # clients here are not authenticated
             _refused.labels("relay").inc()
             writer.close()
             return
         link = asyncio.current_task()
         assert link is not None
         self._links.add(link)
-        _all_links.add(link)
+        self._all_links.add(link)
         try:
             await self._serve(reader, writer)
         except (OSError, TimeoutError) as error:
             log.debug("a relayed connection ended: %s", error)
         except asyncio.CancelledError:
-            pass  # we are being closed; nobody else ends this task
+            pass  # cancelled by `close` only
         finally:
             self._links.discard(link)
-            _all_links.discard(link)
+            self._all_links.discard(link)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +68,7 @@ class Relay:
                 both.create_task(_copy(reader, back))
                 both.create_task(_copy(there, writer))
         except* OSError:
-            pass  # one of the two is gone, which ends it for the other
+            pass  # one side has closed the connection
         finally:
             back.close()
 
@@ -78,9 +78,7 @@ class Relay:
         else:
             self._listening.close()
         links = list(self._links)
-        for link in links:
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
+        await cancel_and_wait(*links)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,7 +1,7 @@
-"""One container of a pod: started, watched, restarted by its policy, until it has ended for good.
+"""The loop of one container: starts it, watches it, restarts it by its policy, until it has exited for good.
 
-The loop asks the plan what comes next, so that it makes no difference whether the container was started a
-moment ago or by an earlier life of this process.
+The plan decides each step from the record, so it makes no difference whether the container was started by
+this process or by an earlier one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from msgspec import structs
 
 from volplane.api.core import Container, LifecycleHandler, Pod
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff, Failures
 from volplane.loops.events import EventRecorder
 from volplane.node.containers.base import ContainerError, ContainerRunState, ImageNotAllowed
 from volplane.node.image_overrides import image_repository
-from volplane.node.manager import MountedVolume
 from volplane.node.network import NetworkAttachment, PodNetwork
 from volplane.node.pods import plan
 from volplane.node.pods.container_spec import ContainerSpecBuilder
@@ -34,20 +34,21 @@ from volplane.node.pods.plan import (
 from volplane.node.pods.probes import Prober, ProbeType, has_probes
 from volplane.node.pods.records import ContainerAttempt, ContainerRecord, ContainerWaiting
 from volplane.node.pods.runtimes import Runtimes, container_id, find_own_command, make_attempt
-from volplane.rules.steps import Wait
+from volplane.node.volume_manager.manager import MountedVolume
+from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # between attempts to make a container that cannot be made yet
+START_RETRY = Backoff(1.0, 30.0)  # between attempts to create a container
 DEFAULT_GRACE = 30.0
-MIN_GRACE = 2.0  # seconds that a container has to end however long its hook took
-KEPT_ATTEMPTS = 2  # attempts whose files stay: the current one and the one that `logs --previous` shows
+MIN_GRACE = 2.0  # seconds of grace left for the container, however long its preStop hook took
+KEPT_ATTEMPTS = 2  # attempts whose files are kept: the current one and the one of `logs --previous`
 
 
 class ContainerDeps:
-    """What containers of all pods share."""
+    """What the containers of all pods share."""
 
     def __init__(
         self,
@@ -74,26 +75,26 @@ class ContainerLoop:
         record: ContainerRecord,
         changed: Callable[[str, ContainerRecord], None],
         volumes: Callable[[], Awaitable[dict[str, MountedVolume]]],
-        place: Callable[[], Awaitable[NetworkAttachment]],
+        attachment: Callable[[], Awaitable[NetworkAttachment]],
     ) -> None:
         self.deps, self.container, self.policy = kit, container, policy
         self.record = record
         self.started = asyncio.Event()
-        self._pod, self._changed, self._volumes, self._place = pod, changed, volumes, place
+        self._pod, self._changed, self._volumes, self._attachment = pod, changed, volumes, attachment
         self._backoff = CrashLoopBackoff(0.0, kit.longest_backoff)
-        self._pre_stop_ran = False  # its hook has been told that the end is near
-        self._unhealthy = False  # a probe has decided that it is to end
-        self._starting = ""  # the id of an attempt whose start has begun and was not seen to succeed
+        self._pre_stop_ran = False  # the preStop hook has been run
+        self._unhealthy = False  # a failed probe stops it
+        self._starting = ""  # the id of an attempt whose start is unfinished
 
     @property
     def id(self) -> str:
-        """Of the attempt that exists."""
+        """The id of the current attempt."""
         assert self.record.current is not None
         return container_id(self._pod().uid, self.container.name, self.record.current.number)
 
     async def run(self) -> bool:
-        """Until it has ended for good; whether it succeeded."""
-        pause = FIRST_PAUSE
+        """Run until it has exited for good; return whether it succeeded."""
+        failures = Failures(START_RETRY)
         while True:
             step = plan.plan(self.policy, self.record.current, self._backoff, self._ended_for())
             match step:
@@ -103,15 +104,14 @@ class ContainerLoop:
                     if self.record.started:
                         self.started.set()
                     await self._watch()
-                case Wait(seconds, why):
-                    self._report_backoff(why)
-                    await asyncio.sleep(seconds)
+                case Wait():
+                    self._report_backoff(step.message)
+                    await asyncio.sleep(step.seconds)
                 case StartAttempt(number):
                     if await self._start(number):
-                        pause = FIRST_PAUSE
+                        failures.reset()
                     else:
-                        await asyncio.sleep(pause)
-                        pause = min(pause * 2, LONGEST_PAUSE)
+                        await asyncio.sleep(failures.next_delay())
                 case _:
                     assert_never(step)
 
@@ -127,20 +127,20 @@ class ContainerLoop:
 
     async def _start(self, number: int) -> bool:
         builtin = self.deps.runtimes.is_builtin(self.container)
-        place = await self._place()
+        attachment = await self._attachment()
         pod = self._pod()
         try:
             await self.deps.builder.write_container_files(
-                pod, self.container, place=place, attempt=number, builtin=builtin
+                pod, self.container, attachment=attachment, attempt=number, builtin=builtin
             )
-        except OSError as error:  # a full disk: it is tried again
+        except OSError as error:  # for example a full disk: retried
             return self._report_start_failure("CreateContainerError", "Failed", f"Error: {error}", str(error))
         volumes = await self._volumes()
         pod = self._pod()
         subject = f"pod/{pod.namespace}/{pod.name}"
         try:
             with trace.span("kubelet", "StartContainer", subject, container=self.container.name):
-                await self._launch(pod, volumes, place, number, builtin=builtin)
+                await self._launch(pod, volumes, attachment, number, builtin=builtin)
         except ContainerConfigError as error:
             return self._report_start_failure(error.reason, "Failed", f"Error: {error}", str(error))
         except ImageNotAllowed as error:
@@ -155,7 +155,7 @@ class ContainerLoop:
         self,
         pod: Pod,
         volumes: dict[str, MountedVolume],
-        place: NetworkAttachment,
+        attachment: NetworkAttachment,
         number: int,
         *,
         builtin: bool,
@@ -171,14 +171,15 @@ class ContainerLoop:
             pod,
             self.container,
             volumes,
-            place,
+            attachment,
             id=container_id(pod.uid, name, number),
             attempt=number,
             builtin=builtin,
         )
         spec = await finish_uncancelled(building)
         self._starting = spec.id
-        state = await self.deps.runtimes.start(spec)  # goes on when we are cancelled, until `stop` ends it
+        # if we are cancelled it continues, until `stop` cancels it
+        state = await self.deps.runtimes.start(spec)
         self._starting = ""
         self._note_start(pod, state)
 
@@ -196,7 +197,7 @@ class ContainerLoop:
                 pod,
                 "ImageNotAvailable",
                 f'Image "{image}" of container {name} is not available on this node and the container has no '
-                f"command: a pause process runs in its place, so that the pod's volumes can be used",
+                f"command: a pause process runs instead, so that the pod's volumes can be used",
             )
 
     def _note_start(self, pod: Pod, state: ContainerRunState) -> None:
@@ -243,7 +244,7 @@ class ContainerLoop:
             ok, why = outcome.ok, outcome.text
         except HandlerError as trouble:
             ok, why = False, str(trouble)
-        if not ok:  # the text may hold what is nobody's business, so that it is not in the event
+        if not ok:  # logged and not in the event, because the text may contain secrets
             log.info("hook of container %s of pod %s: %s", self.container.name, self._pod().key, why)
         return ok
 
@@ -259,7 +260,7 @@ class ContainerLoop:
         await self.stop(self._grace, "FailedPostStartHook")
 
     async def _pre_stop(self, grace: float) -> float:
-        """What is left of the grace."""
+        """Run the preStop hook and return the remaining grace period."""
         hook = self._hook("stop")
         if hook is None or self._pre_stop_ran or grace <= 0:
             return grace
@@ -269,7 +270,7 @@ class ContainerLoop:
             async with asyncio.timeout(grace):
                 ok = await self._run_hook(hook)
         except TimeoutError:
-            log.info("hook of container %s took all of its grace", self.container.name)
+            log.info("preStop hook of container %s took its whole grace period", self.container.name)
             ok = True
         if not ok:
             self.deps.events.warning(self._pod(), "FailedPreStopHook", "PreStopHook failed")
@@ -285,15 +286,15 @@ class ContainerLoop:
 
     @property
     def _grace(self) -> float:
-        asked = self._pod().spec.termination_grace_period_seconds
-        return DEFAULT_GRACE if asked is None else float(asked)
+        seconds = self._pod().spec.termination_grace_period_seconds
+        return DEFAULT_GRACE if seconds is None else float(seconds)
 
     @property
     def _address(self) -> str:
         return self.deps.network.address(self._pod().uid, self._find_probed_container())
 
     def _find_probed_container(self) -> Container:
-        """The container that answers probes: a driver has a sidecar for it, and ours is in this process."""
+        """The container that answers probes: for a driver it may be our livenessprobe, in this process."""
         probe = self.container.liveness_probe
         if probe is not None and probe.http_get is not None:
             for beside in self._pod().spec.containers:
@@ -326,12 +327,12 @@ class ContainerLoop:
     async def _watch(self) -> None:
         probing = None
         if has_probes(self.container):
-            await self._place()  # after a restart of the node the way to it has to be found again
+            await self._attachment()  # after a restart of the node its network must be joined again first
             probes = self._prober().run(already_started=self.record.started)
             probing = asyncio.create_task(probes, name=f"probes of {self.id}")
         try:
             state = await self.deps.runtimes.wait(self.id)
-        except ContainerError:  # its files were removed behind our back
+        except ContainerError:  # its files were removed from outside
             state = None
         finally:
             if probing is not None:
@@ -342,7 +343,7 @@ class ContainerLoop:
         await self.note_end(state)
 
     async def note_end(self, state: ContainerRunState | None) -> None:
-        """Take the end over into the record; also used by whoever stops the container."""
+        """Record the exit of the current attempt."""
         current = self.record.current
         assert current is not None
         ended = await self._make_ended_attempt(current, state)
@@ -371,7 +372,7 @@ class ContainerLoop:
         self._set(waiting=ContainerWaiting("CrashLoopBackOff", f"{why}={name} pod={full}"), ready=False)
 
     async def stop(self, grace: float, words: str = "") -> None:
-        """End it if it runs, and know how it ended; a start that is under way is ended, too."""
+        """Stop it if it runs, and record its exit; cancel an unfinished start."""
         if self._starting:
             await self._cancel_start()
         if self.record.running:
@@ -382,7 +383,7 @@ class ContainerLoop:
     async def _cancel_start(self) -> None:
         state = await self.deps.runtimes.cancel_start(self._starting)
         self._starting = ""
-        if state is not None:  # it was quicker than we
+        if state is not None:  # it was started before it could be cancelled
             previous = self.record.current or self.record.previous
             current = make_attempt(state, self.deps.runtimes.scheme(self.container))
             self._set(current=current, previous=previous, waiting=None)
@@ -400,7 +401,7 @@ class ContainerLoop:
             return None
 
 
-_HOST_ROOT = "its command runs over this machine's own files"
+_HOST_ROOT = "its command runs on this machine's files"
 
 
 def _ran_for(attempt: ContainerAttempt) -> float:
@@ -410,7 +411,7 @@ def _ran_for(attempt: ContainerAttempt) -> float:
 
 
 async def finish_uncancelled(work: Awaitable[T]) -> T:
-    """To the end however often we are cancelled: what is half done would belong to nobody."""
+    """Await the work to its end even if we are cancelled, so that nothing half done is left."""
     task = asyncio.ensure_future(work)
     end: asyncio.CancelledError | None = None
     while not task.done():
@@ -421,5 +422,5 @@ async def finish_uncancelled(work: Awaitable[T]) -> T:
     if end is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # nobody wants it any more
+        task.exception()  # mark it as retrieved
     raise end

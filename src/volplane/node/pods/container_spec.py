@@ -1,7 +1,7 @@
-"""From a pod's container to what a runtime starts: environment, mounts, users, files of its own.
+"""Build the spec that a runtime starts from a pod's container: environment, mounts, user, own files.
 
-The subtle thing is where paths come from. Volumes lie below the node's own root on this machine, whatever the
-manifest calls it; a container of a driver that mounts `/var/lib/kubelet` finds that same root there.
+Volumes are below the node's own root on this machine, whatever the manifest calls it. A driver's container
+that mounts `/var/lib/kubelet` gets that root there.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from volplane.node.containers import seccomp
 from volplane.node.containers.base import ContainerDevice, ContainerSpec, Mount, Propagation
 from volplane.node.containers.launcher.log import list_rotated
 from volplane.node.image_overrides import ImageOverride, ImageOverrides
-from volplane.node.manager import MountedVolume
 from volplane.node.network import NetworkAttachment
 from volplane.node.pods.env_expansion import UnknownVariable, expand, expand_strictly
 from volplane.node.pods.environment import ContainerConfigError, ContainerCreateError, Environment
 from volplane.node.pods.runtimes import find_own_command
 from volplane.node.pods.security_context import ContainerSecurity, check_user, resolve_security
 from volplane.node.subpaths import SubPathError, bind_subpath
+from volplane.node.volume_manager.manager import MountedVolume
 from volplane.rules.sysctls import namespace_of
 from volplane.volumes.base import NodeContext
 
 PAUSE_COMMAND = ("/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
 LONGEST_MESSAGE = 4096
 HOSTS = "/etc/hosts"
-# Containers write to these, and some see their directory: no link is followed, and no pipe is waited for.
+# Containers write to these files, and some see their directory: follow no link, and do not block on a FIFO.
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _PROPAGATIONS: Mapping[str, Propagation] = {
@@ -52,14 +52,14 @@ _PROPAGATIONS: Mapping[str, Propagation] = {
 
 
 class ContainerSpecBuilder(Struct, frozen=True):
-    """What all containers of a node are made from."""
+    """Builds the specs of all containers of a node."""
 
     site: NodeContext
-    cluster: Mapping[str, str]  # variables that lead to the API server
-    programs: ImageOverrides = ImageOverrides()  # of this machine, in the place of images
+    cluster: Mapping[str, str]  # environment variables with the API server's address
+    programs: ImageOverrides = ImageOverrides()  # programs of this machine that replace images
     host_ip: str = ""
     seccomp_default: bool = False  # RuntimeDefault for containers that name no seccomp profile
-    log_max_size: int = 0  # bytes of one file of a container's log; 0: no limit
+    log_max_size: int = 0  # bytes of one log file; 0: no limit
     log_max_files: int = 0
 
     async def build(
@@ -67,7 +67,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
         pod: Pod,
         container: Container,
         volumes: Mapping[str, MountedVolume],
-        place: NetworkAttachment,
+        attachment: NetworkAttachment,
         *,
         id: str,
         attempt: int,
@@ -76,10 +76,10 @@ class ContainerSpecBuilder(Struct, frozen=True):
         """Raises ConfigError."""
         site = self.site
         environment = Environment(
-            site.client, self._with_addresses(pod, place), container, site.allocatable()
+            site.client, self._with_addresses(pod, attachment), container, site.allocatable()
         )
         variables = await environment.build(self.cluster)
-        if builtin:  # it connects from the node's own network: not to whatever address a pod likes
+        if builtin:  # it connects from the node's network, so the pod must not choose the address
             variables = {**variables, **self.cluster}
         command = tuple(expand(part, variables) for part in container.command)
         args = tuple(expand(part, variables) for part in container.args)
@@ -128,10 +128,10 @@ class ContainerSpecBuilder(Struct, frozen=True):
             stdin=container.stdin,
             stdin_once=container.stdin_once,
             tty=container.tty,
-            network="" if builtin else place.namespace,
+            network="" if builtin else attachment.namespace,
             stop_signal=stop_signal(container) or "SIGTERM",
         )
-        # Built-in images are coroutines of this process: what limits a process cannot limit them.
+        # Built-in images are coroutines of this process: limits of a process do not apply.
         return spec if builtin else await self._confine(spec, pod, container, security)
 
     async def _confine(
@@ -170,12 +170,12 @@ class ContainerSpecBuilder(Struct, frozen=True):
         except seccomp.SeccompCompileError as error:
             raise ContainerCreateError(str(error)) from error
 
-    def _with_addresses(self, pod: Pod, place: NetworkAttachment) -> Pod:
-        """As its status will be in a moment: its first container wants to know its address, too."""
+    def _with_addresses(self, pod: Pod, attachment: NetworkAttachment) -> Pod:
+        """The pod with its addresses in its status, for fieldRefs of its first container."""
         here = structs.replace(
             pod.status,
-            pod_ip=place.address,
-            pod_ips=(PodIP(place.address),),
+            pod_ip=attachment.address,
+            pod_ips=(PodIP(attachment.address),),
             host_ip=self.host_ip,
             host_ips=(HostIP(self.host_ip),),
         )
@@ -221,36 +221,38 @@ class ContainerSpecBuilder(Struct, frozen=True):
         return Mount(source, mount.mount_path, readonly, propagation, recursive)
 
     async def write_container_files(
-        self, pod: Pod, container: Container, *, place: NetworkAttachment, attempt: int, builtin: bool
+        self, pod: Pod, container: Container, *, attachment: NetworkAttachment, attempt: int, builtin: bool
     ) -> None:
-        """Make the container's own files; they need no volume, so this can be done while one is mounted."""
+        """Create the container's own files. They need no volume, so this runs while volumes are mounted."""
         if not builtin:
             files = self._own_files(pod, container, attempt)
-            await self.site.host.call(_make_files, files, pod, place.address)
+            await self.site.host.call(_make_files, files, pod, attachment.address)
 
     def _own_files(self, pod: Pod, container: Container, attempt: int) -> list[Mount]:
-        """The hosts file and the place for the last words of the container."""
-        paths, made = self.site.paths, []
+        """The hosts file and the termination message file."""
+        paths, mounts = self.site.paths, []
         taken = {mount.mount_path for mount in container.volume_mounts}
         if not pod.spec.host_network and HOSTS not in taken:
-            made.append(Mount(paths.real(paths.hosts_file(pod.uid)), HOSTS))
-        last_words = container.termination_message_path
-        if last_words and last_words not in taken:
-            made.append(Mount(self.termination_message_file(pod.uid, container.name, attempt), last_words))
-        return made
+            mounts.append(Mount(paths.real(paths.hosts_file(pod.uid)), HOSTS))
+        message_path = container.termination_message_path
+        if message_path and message_path not in taken:
+            mounts.append(
+                Mount(self.termination_message_file(pod.uid, container.name, attempt), message_path)
+            )
+        return mounts
 
     def termination_message_file(self, pod: str, container: str, attempt: int) -> str:
         return self.site.paths.real(f"{self.site.paths.container(pod, container)}/{attempt}")
 
     async def remove_attempt_files(self, pod: Pod, container: str, attempt: int) -> None:
-        """The log and the last words of an attempt that nobody can ask for any more."""
+        """Remove the log and termination message of an attempt that can no longer be requested."""
         paths = self.site.paths
         log = paths.real(paths.log_file(pod.namespace, pod.name, pod.uid, container, attempt))
         message = self.termination_message_file(pod.uid, container, attempt)
         await self.site.host.call(_remove_attempt, log, message)
 
     async def read_termination_message(self, pod: Pod, container: Container, attempt: int) -> str:
-        """What the container has left at its terminationMessagePath."""
+        """The content of the container's terminationMessagePath."""
         if not container.termination_message_path:
             return ""
         return await self.site.host.call(
@@ -259,7 +261,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
 
 
 def _program_mounts(program: ImageOverride, mounts: Sequence[Mount]) -> list[Mount]:
-    """What a program needs of the machine; a volume at the same place is what the pod wants there."""
+    """Paths of the machine that a program needs; a volume of the pod at the same path takes precedence."""
     taken = {mount.target.rstrip("/") for mount in mounts}
     return [Mount(path, path) for path in program.paths if path not in taken]
 
@@ -298,7 +300,10 @@ def _subpath(mount: VolumeMount, variables: Mapping[str, str]) -> str:
 
 
 def _refuse_propagation(container: Container) -> None:
-    """Mounts that come later have devices, which the container could use. Raises CreateError."""
+    """Mounts that propagate later may contain devices, which the container could use.
+
+    Raises ContainerCreateError.
+    """
     for mount in container.volume_mounts:
         if _PROPAGATIONS[mount.mount_propagation or ""] != "private":
             raise ContainerCreateError(
@@ -331,7 +336,7 @@ def _write_hosts(path: str, pod: Pod, address: str) -> None:
     lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}" for alias in pod.spec.host_aliases]
     text = "\n".join(lines) + "\n"
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    if not os.path.exists(path):  # it is mounted by running containers: never replaced under them
+    if not os.path.exists(path):  # running containers have it mounted: never replace it
         atomic_write(path, text.encode(), 0o644)
 
 

@@ -1,6 +1,6 @@
-"""$(VAR) in commands, arguments, values and subPathExpr. Pure.
+"""Expand $(VAR) in commands, arguments, values and subPathExpr. Pure.
 
-`$$(VAR)` is the escaped form; a reference to an unknown variable stays as it stands.
+`$$(VAR)` is the escaped form; a reference to an unknown variable stays unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class UnknownVariable(ValueError):
 
 
 def expand_strictly(text: str, variables: Mapping[str, str]) -> str:
-    """For paths: a variable that is not there is an error."""
+    """Like `expand`, but an unknown variable raises UnknownVariable; for paths."""
     for found in _REFERENCE.finditer(text):
         if found[1] != "$" and found[2] not in variables:
             raise UnknownVariable(f"missing value for {found[2]!r}")

@@ -1,4 +1,4 @@
-"""A container's environment: from config maps, secrets, the pod, and values that refer to each other."""
+"""A container's environment: from ConfigMaps, Secrets, the pod, and values that refer to each other."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ T = TypeVar("T", ConfigMap, Secret)
 
 
 class ContainerConfigError(Exception):
-    """The container cannot be made as it is described; the text is for the user."""
+    """The container's description is not valid; the text is shown to the user."""
 
-    reason = "CreateContainerConfigError"  # why the container waits
+    reason = "CreateContainerConfigError"  # of the waiting container
 
 
 class ContainerCreateError(ContainerConfigError):
-    """What is described is clear, but this node cannot do it."""
+    """The description is valid, but this node cannot create the container."""
 
     reason = "CreateContainerError"
 
 
 class Environment:
-    """Reads each config map and secret once per container."""
+    """Reads each ConfigMap and Secret once per container."""
 
     def __init__(
         self, client: Client, pod: Pod, container: Container, allocatable: Mapping[str, str]
@@ -38,34 +38,40 @@ class Environment:
         self._secrets: dict[str, Secret | None] = {}
 
     async def build(self, cluster: Mapping[str, str]) -> dict[str, str]:
-        """`cluster`: where the API server is. What the container says itself comes last and wins."""
-        made = dict(cluster)
+        """All variables.
+
+        `cluster`: the API server's address. The container's own variables take precedence.
+        """
+        variables = dict(cluster)
         try:
-            made |= await self._from_sources()
+            variables |= await self._from_sources()
             for variable in self._container.env:
-                value = await self._value(variable, made)
+                value = await self._value(variable, variables)
                 if value is not None:
-                    made[variable.name] = value
+                    variables[variable.name] = value
         except downward_fields.UnknownField as error:
             raise ContainerConfigError(str(error)) from error
         except APIError as error:
             raise ContainerConfigError(error.message) from error
-        return made
+        return variables
 
     async def _from_sources(self) -> dict[str, str]:
-        made: dict[str, str] = {}
+        variables: dict[str, str] = {}
         for source in self._container.env_from:
             if (config := source.config_map_ref) is not None:
                 found = await self._config(config.name, bool(config.optional))
-                made |= {source.prefix + k: v for k, v in (found.data if found else {}).items()}
+                variables |= {source.prefix + k: v for k, v in (found.data if found else {}).items()}
             if (secret := source.secret_ref) is not None:
-                kept = await self._secret(secret.name, bool(secret.optional))
-                made |= {source.prefix + k: v.decode() for k, v in (kept.data if kept else {}).items()}
-        return made
+                secret_data = await self._secret(secret.name, bool(secret.optional))
+                variables |= {
+                    source.prefix + k: v.decode()
+                    for k, v in (secret_data.data if secret_data else {}).items()
+                }
+        return variables
 
-    async def _value(self, variable: EnvVar, made: Mapping[str, str]) -> str | None:
+    async def _value(self, variable: EnvVar, variables: Mapping[str, str]) -> str | None:
         if variable.value_from is None:
-            return expand(variable.value, made)
+            return expand(variable.value, variables)
         return await self._resolve_source(variable.value_from)
 
     async def _resolve_source(self, source: EnvVarSource) -> str | None:
@@ -76,14 +82,16 @@ class Environment:
             return downward_fields.read_resource(
                 self._pod, ref, self._allocatable, default=self._container.name
             )
-        if (wanted := source.config_map_key_ref) is not None:
-            config = await self._config(wanted.name, bool(wanted.optional))
+        if (config_ref := source.config_map_key_ref) is not None:
+            config = await self._config(config_ref.name, bool(config_ref.optional))
             data = config.data if config is not None else {}
-            return self._key(data, wanted.key, bool(wanted.optional), "ConfigMap", wanted.name)
-        if (asked := source.secret_key_ref) is not None:
-            secret = await self._secret(asked.name, bool(asked.optional))
-            kept = {k: v.decode() for k, v in secret.data.items()} if secret is not None else {}
-            return self._key(kept, asked.key, bool(asked.optional), "Secret", asked.name)
+            return self._key(data, config_ref.key, bool(config_ref.optional), "ConfigMap", config_ref.name)
+        if (secret_ref := source.secret_key_ref) is not None:
+            secret = await self._secret(secret_ref.name, bool(secret_ref.optional))
+            secret_data = {k: v.decode() for k, v in secret.data.items()} if secret is not None else {}
+            return self._key(
+                secret_data, secret_ref.key, bool(secret_ref.optional), "Secret", secret_ref.name
+            )
         return ""
 
     def _key(self, data: Mapping[str, str], key: str, optional: bool, kind: str, name: str) -> str | None:

@@ -1,8 +1,7 @@
-"""What probes and hooks do: a command in the container, an HTTP request, a connection, a question
-to its health service, a while of nothing.
+"""Handlers of probes and lifecycle hooks: exec, httpGet, tcpSocket, grpc, sleep.
 
-An outcome has words as the kubelet's users know them. The subtle thing: that a command could not be run at
-all, or was of a kind that cannot be run here, is another thing than that it failed (`HandlerError`).
+Messages are those of the kubelet. A handler that cannot be run at all raises `HandlerError`; one that runs
+and fails returns an outcome that is not ok.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CONNECTION_REFUSED = "connect: connection refused"
 
 
 class HandlerError(Exception):
-    """It could not be tried."""
+    """The handler could not be run."""
 
 
 class HandlerOutcome(Struct, frozen=True):
@@ -46,11 +45,11 @@ class Handlers:
         address: str,
         timeout: float | None,
     ) -> HandlerOutcome:
-        """`address`: where the container is. Raises Trouble. Without `timeout` it takes what it takes."""
+        """Run a handler. `address`: of the container. No limit without `timeout`. Raises HandlerError."""
         if action.exec is not None:
             return await self._exec(id, action.exec.command, timeout)
         if action.http_get is not None:
-            hook = isinstance(action, LifecycleHandler)  # nobody asks a hook how it went
+            hook = isinstance(action, LifecycleHandler)  # any response counts as success of a hook
             port = self.runtimes.port(id, port_of(action.http_get.port, container))
             return await _http(action.http_get, port, address, timeout, any_answer=hook)
         if action.tcp_socket is not None:
@@ -61,9 +60,9 @@ class Handlers:
             await asyncio.sleep(action.sleep.seconds)
             return HandlerOutcome(True)
         if isinstance(action, Probe) and action.grpc is not None:
-            asked = action.grpc
-            return await _health(f"{address}:{asked.port}", asked.service or "", timeout or 1)
-        raise HandlerError("this node knows exec, httpGet, tcpSocket, grpc and sleep only")
+            probe = action.grpc
+            return await _health(f"{address}:{probe.port}", probe.service or "", timeout or 1)
+        raise HandlerError("unknown handler: this node supports exec, httpGet, tcpSocket, grpc and sleep")
 
     async def _exec(self, id: str, command: tuple[str, ...], timeout: float | None) -> HandlerOutcome:
         try:
@@ -135,15 +134,15 @@ def _describe_error(error: BaseException, host: str, port: int) -> str:
 
 
 async def _output(running: ExecSession) -> str:
-    """Both ends of it, mixed as they come; what is too long is read and thrown away."""
-    kept = bytearray()
+    """Both outputs, mixed as they come; what exceeds the limit is read and dropped."""
+    output = bytearray()
 
     async def read(end: ExecOutput) -> None:
         while piece := await end.read():
-            kept.extend(piece[: LONGEST_OUTPUT - len(kept)])
+            output.extend(piece[: LONGEST_OUTPUT - len(output)])
 
     await asyncio.gather(*(read(end) for end in (running.stdout, running.stderr) if end is not None))
-    return kept.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
 def port_of(port: int | str, container: Container) -> int:
@@ -159,7 +158,7 @@ def port_of(port: int | str, container: Container) -> int:
 
 
 def _make_unverified_context() -> ssl.SSLContext:
-    """Whose certificate it is does not matter to the question whether somebody answers."""
+    """A TLS context that accepts any certificate, as the kubelet's probes do."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""What happens next to one container, and what that makes of its pod.
+"""The next step of one container, and the phase of its pod. Pure.
 
-Pure: restart policies, crash-loop backoff and the pod's phase are functions of the records. A container's
-first restart is immediate; each further one waits twice as long, until it has run well for a while.
+Restart policies, crash-loop back-off and the pod's phase are functions of the records. A container's first
+restart is immediate; each further one waits twice as long, until the container has run for a while.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from volplane.node.pods.records import (
     is_sidecar,
     sidecars,
 )
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait, WaitReason
 
 FIRST_BACKOFF = 10.0
 MAX_BACKOFF = 300.0
-BACKOFF_RESET_AFTER = 600.0  # seconds of running after which earlier crashes no longer count
+BACKOFF_RESET_AFTER = 600.0  # seconds of running that reset the back-off
 
 
 class StartAttempt(Struct, frozen=True):
@@ -32,17 +32,17 @@ class StartAttempt(Struct, frozen=True):
 
 
 class WatchAttempt(Struct, frozen=True):
-    """It runs: wait for its end."""
+    """It runs: wait for its exit."""
 
 
 class ContainerFinished(Struct, frozen=True):
-    """It ended and stays ended."""
+    """It has exited and is not restarted."""
 
     succeeded: bool
 
 
 class CrashLoopBackoff(Struct, frozen=True):
-    """How long the next restart waits after the last end; nothing before the first one."""
+    """How long the next restart waits after the last exit; 0 for the first restart."""
 
     delay: float = 0.0
     longest: float = MAX_BACKOFF
@@ -57,7 +57,7 @@ class CrashLoopBackoff(Struct, frozen=True):
 def plan(
     policy: str, attempt: ContainerAttempt | None, backoff: CrashLoopBackoff, ended_for: float
 ) -> StartAttempt | WatchAttempt | ContainerFinished | Wait:
-    """`ended_for`: seconds since the attempt ended."""
+    """The next step. `ended_for`: seconds since the attempt exited."""
     if attempt is None:
         return StartAttempt(0)
     if attempt.running:
@@ -68,7 +68,8 @@ def plan(
         return ContainerFinished(attempt.has_succeeded)
     left = backoff.delay - ended_for
     if left > 0:
-        return Wait(left, f"back-off {_format_seconds(backoff.delay)} restarting failed container")
+        message = f"back-off {_format_seconds(backoff.delay)} restarting failed container"
+        return Wait(WaitReason.CONTAINER_RESTART, seconds=left, message=message)
     return StartAttempt(attempt.number + 1)
 
 
@@ -81,12 +82,12 @@ def policy_of(pod: Pod, container: Container, *, init: bool) -> str:
     if is_sidecar(container):
         return "Always"
     policy = container.restart_policy or pod.spec.restart_policy or "Always"
-    # An init container that succeeded is done for good, so that Always means OnFailure for it.
+    # An init container that has succeeded is done, so Always means OnFailure for it.
     return "OnFailure" if init and policy == "Always" else policy
 
 
 def phase(pod: Pod, records: ContainerRecords, *, ended: bool) -> str:
-    """`ended`: nothing will be restarted any more (the pod is deleted or was failed)."""
+    """The pod's phase. `ended`: nothing is restarted any more (the pod is deleted or has failed)."""
     policy = pod.spec.restart_policy or "Always"
     init = [records.get(c.name, NO_RECORD) for c in init_containers(pod)]
     if any(r.has_finished and r.current and r.current.exit_code for r in init) and (
@@ -97,7 +98,7 @@ def phase(pod: Pod, records: ContainerRecords, *, ended: bool) -> str:
         return "Failed" if ended and any(_has_begun(r) for r in init) else "Pending"
     mains = [records.get(c.name, NO_RECORD) for c in pod.spec.containers]
     if not all(map(_has_begun, mains)):
-        # Deleted before all of it began: failed as soon as something did run, else it stays as it was.
+        # Stopped before all containers began: Failed if one has run, else the phase stays Pending.
         return "Failed" if ended and any(map(_has_begun, mains)) and not _any_running(mains) else "Pending"
     if _any_running(mains):
         return "Running"

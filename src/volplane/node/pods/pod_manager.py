@@ -1,7 +1,7 @@
-"""All pods of this node: a worker for each that the API knows, and a clean-up for what nobody knows any more.
+"""The pods of this node: a worker for each pod in the API, and a clean-up of pods that no longer exist.
 
-After a restart the order matters: first the disk is read, then the pods are listed and every one of them says
-that it lives, and only then may anything be taken down.
+After a restart the order matters: first the disk is read, then the pods are listed and each worker claims its
+volumes, and only then may anything be unmounted.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import shutil
 from collections.abc import Iterable
 
 from volplane.api.core import Pod
+from volplane.base.tasks import KeyedTasks, TaskSet, cancel_and_wait
 from volplane.client.client import Client
 from volplane.node.containers.base import ContainerError
-from volplane.node.manager import KubeletWait
+from volplane.node.pod_directories import log_directories, pod_directories, remove_pod_directory
 from volplane.node.pods.restart_recovery import read_markers
 from volplane.node.pods.runtimes import parse_container_id
 from volplane.node.pods.worker import FORCED_GRACE, PodDeps, PodWorker, StopReason
-from volplane.node.reconstruct import log_directories, pod_directories, remove_pod_directory
+from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)
 
-RESTART_DELAY = 5.0  # seconds before a worker that broke is started anew
+RESTART_DELAY = 5.0  # seconds before a worker that failed is replaced
 
 
 class PodManager:
@@ -30,12 +31,12 @@ class PodManager:
         self.deps = shared
         self.cache = client.cache(Pod, fields=f"spec.nodeName={node}")
         self.workers: dict[str, PodWorker] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._orphans: set[asyncio.Task[None]] = set()
+        self._tasks: KeyedTasks[str, None] = KeyedTasks()
+        self._orphans = TaskSet()
         self._stopping = False
 
     async def start(self) -> None:
-        """Workers for all pods that are known, then permission to clean up what belongs to none."""
+        """Start workers for all known pods, then allow the clean-up of what belongs to none."""
         site = self.deps.volumes.context
         self.deps.interrupted = await site.host.call(read_markers, site.paths.real(site.paths.pods))
         await self.cache.wait_synced()
@@ -62,14 +63,12 @@ class PodManager:
 
     def _start_worker(self, pod: Pod) -> None:
         worker = self.workers[pod.uid] = PodWorker(self.deps, pod)
-        task = asyncio.create_task(self._supervise(worker), name=f"pod {pod.key}")
-        self._tasks[pod.uid] = task
+        task = self._tasks.start(pod.uid, self._supervise(worker), f"pod {pod.key}")
         task.add_done_callback(lambda _: self._handle_worker_end(pod))
 
     def _handle_worker_end(self, pod: Pod) -> None:
-        self._tasks.pop(pod.uid, None)
         known = self.cache.get(pod.name, pod.namespace)
-        # While a finalizer holds the pod, its worker stays: it knows that nothing is left to do.
+        # While a finalizer keeps the pod, its worker stays: it records that nothing is left to do.
         if known is None or known.uid != pod.uid:
             self.workers.pop(pod.uid, None)
 
@@ -77,36 +76,34 @@ class PodManager:
         while not worker.done:
             try:
                 return await worker.run()
-            except Exception:  # a mistake of ours must not leave the pod without anybody
+            except Exception:  # an unexpected error must not leave the pod without a worker
                 log.exception("pod %s", worker.pod.key)
             await asyncio.sleep(RESTART_DELAY)
             worker = self.workers[worker.uid] = worker.create_replacement()
 
     def _handle_removal(self, pod: Pod) -> None:
-        """The API has no such pod any more: whatever is left of it here goes."""
+        """The pod is gone from the API: remove what is left of it here."""
         worker = self.workers.get(pod.uid)
         if worker is not None:
             worker.force_delete()
             if pod.uid not in self._tasks:
                 del self.workers[pod.uid]
 
-    # --- what nobody knows
+    # --- orphans
 
     async def _find_orphans(self) -> None:
         runtimes, site = self.deps.containers.runtimes, self.deps.volumes.context
-        ids = [*(state.id for state in await runtimes.states()), *await runtimes.starts()]
+        ids = [*(state.id for state in await runtimes.states()), *await runtimes.unfinished_starts()]
         running = {parse_container_id(id)[0] for id in ids}
         directories = await pod_directories(site.host, site.paths)
         logs = await log_directories(site.host, site.paths)
         for uid in {*running, *directories, *logs} - self.workers.keys():
             if uid in running:
                 self.deps.volumes.expect_pod(uid)
-            task = asyncio.create_task(self._clean_up(uid, logs.get(uid, "")), name=f"orphan {uid}")
-            self._orphans.add(task)
-            task.add_done_callback(self._orphans.discard)
+            self._orphans.start(self._clean_up(uid, logs.get(uid, "")), f"orphan {uid}")
 
     async def _clean_up(self, uid: str, logs: str) -> None:
-        log.info("pod %s is no longer known and is cleaned up", uid)
+        log.info("pod %s no longer exists: cleaning up", uid)
         runtimes, volumes = self.deps.containers.runtimes, self.deps.volumes
         await runtimes.cancel_starts(uid)
         for state in await runtimes.states_of_pod(uid):
@@ -123,29 +120,22 @@ class PodManager:
         if logs:
             await volumes.context.host.call(shutil.rmtree, logs, ignore_errors=True)
 
-    # --- the end
+    # --- stopping
 
     async def suspend(self, pods: Iterable[PodWorker]) -> None:
-        """Stop these pods' containers and take their volumes down, without a word to the API."""
+        """Stop these pods' containers and unmount their volumes, without changing the API objects."""
         self._stopping = True
         chosen = list(pods)
         for worker in chosen:
             worker.request_stop(StopReason.SUSPENDED)
-        tasks = [self._tasks[w.uid] for w in chosen if w.uid in self._tasks]
-        if tasks:
+        if tasks := [task for worker in chosen if (task := self._tasks.get(worker.uid)) is not None]:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Let go of everything as it is; containers of their own go on running."""
+        """End all workers; process containers go on running."""
         self._stopping = True
-        tasks = [*self._tasks.values(), *self._orphans]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks.values(), *self._orphans)
 
-    def waits(self) -> list[KubeletWait]:
-        return [
-            KubeletWait(f"pod/{w.pod.key}", w.waiting, w.since, 0.0)
-            for w in self.workers.values()
-            if w.waiting
-        ]
+    def list_waits(self) -> list[tuple[str, Wait, float]]:
+        """(pod, what it waits for, since when on the loop's clock)"""
+        return [(f"pod/{w.pod.key}", w.waiting, w.since) for w in self.workers.values() if w.waiting]

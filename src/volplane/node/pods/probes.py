@@ -1,8 +1,8 @@
-"""Is the container up, alive, ready? Asked again and again while one attempt of it runs.
+"""Startup, readiness and liveness probes of one attempt of a container.
 
-First the startup probe alone; until it has succeeded nobody else asks. Then readiness, which only decides
-whether the container is ready, and liveness, which ends it. `judge` is the pure part: how often something
-must be seen in a row before it counts.
+The startup probe runs alone until it has succeeded. Then the readiness probe sets whether the container is
+ready, and the liveness probe kills it. `count_result` is pure: it counts equal results in a row against the
+thresholds.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ProbeType(StrEnum):
 
 
 class ProbeTally(Struct, frozen=True):
-    """What has been seen last, how often in a row, and what counts because of it."""
+    """The last result, how often it came in a row, and the verdict by the thresholds."""
 
-    verdict: bool | None = None  # None: nothing counts yet
+    verdict: bool | None = None  # None: no threshold reached yet
     last_result: bool = False
     repetitions: int = 0
 
@@ -44,7 +44,7 @@ def count_result(before: ProbeTally, ok: bool, *, successes: int, failures: int)
 
 
 class Prober:
-    """Of one attempt: `run` ends when there is nothing more to ask, or is cancelled with the attempt."""
+    """The probes of one attempt: `run` ends after the last probe, or is cancelled with the attempt."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Prober:
         settled: tuple[bool, ...],
         changed: Callable[[bool], None] = lambda ok: None,
     ) -> bool:
-        """Ask every period until what counts is one of `settled`."""
+        """Probe every period until the verdict is one of `settled`."""
         tally = ProbeTally()
         await asyncio.sleep(probe.initial_delay_seconds)
         while True:

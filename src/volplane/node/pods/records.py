@@ -1,4 +1,4 @@
-"""What the node knows of a pod's containers: plain data between the runtimes, the plan and the status."""
+"""Records of a pod's containers: plain data that the runtimes, the plan and the status share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from volplane.api.core import Container, EphemeralContainer, Pod
 
 
 class ContainerAttempt(Struct, frozen=True):
-    """One run of a container; numbers count from zero, so that the number is the restart count."""
+    """One run of a container. Numbers start at 0, so the number is the restart count."""
 
     number: int
     id: str  # with its scheme: process://…, task://…
@@ -20,8 +20,8 @@ class ContainerAttempt(Struct, frozen=True):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
-    interrupted: bool = False  # the node stopped it for its own sake: whatever the policy, it runs again
-    unhealthy: bool = False  # a probe ended it, and it is to run again: no success, however it ended
+    interrupted: bool = False  # the node stopped it when it stopped itself: restarted whatever the policy
+    unhealthy: bool = False  # a failed probe stopped it and it is restarted: never a success
 
     @property
     def has_succeeded(self) -> bool:
@@ -34,13 +34,13 @@ class ContainerWaiting(Struct, frozen=True):
 
 
 class ContainerRecord(Struct, frozen=True):
-    """One container of a pod as of now."""
+    """The current state of one container of a pod."""
 
     current: ContainerAttempt | None = None
     previous: ContainerAttempt | None = None
     waiting: ContainerWaiting | None = None  # why the next attempt has not started
     ready: bool = False
-    started: bool = False  # its hook has run and its startup probe has succeeded, where it has them
+    started: bool = False  # its postStart hook has run and its startup probe has succeeded, if it has them
 
     @property
     def running(self) -> bool:
@@ -56,12 +56,12 @@ NO_RECORD = ContainerRecord()
 
 
 def is_sidecar(container: Container) -> bool:
-    """An init container that keeps running beside the others."""
+    """Whether it is an init container that keeps running beside the others."""
     return container.restart_policy == "Always"
 
 
 def init_containers(pod: Pod) -> tuple[Container, ...]:
-    """Those that must end before the pod's own containers start."""
+    """Init containers that must exit before the pod's containers start."""
     return tuple(c for c in pod.spec.init_containers if not is_sidecar(c))
 
 
@@ -70,7 +70,7 @@ def sidecars(pod: Pod) -> tuple[Container, ...]:
 
 
 def ephemeral_containers(pod: Pod) -> tuple[Container, ...]:
-    """Ephemeral containers, described as any other one: somebody has added them, and they run only once."""
+    """Ephemeral containers as Containers; they run only once."""
     return tuple(map(_as_container, pod.spec.ephemeral_containers))
 
 

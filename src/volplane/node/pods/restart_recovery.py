@@ -1,4 +1,4 @@
-"""After a restart: the records of a pod's containers, from what still runs and what was last reported."""
+"""After a restart: rebuild the records of a pod's containers from what runs and from its status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def recover_records(
     runtimes: Runtimes,
     now: str,
 ) -> dict[str, ContainerRecord]:
-    """`interrupted`: the attempts that the node itself has stopped, by container."""
+    """The records by container. `interrupted`: attempts that the node itself has stopped, by container."""
     found: dict[str, list[ContainerAttempt]] = {}
     containers = {c.name: c for c in all_containers(pod)}
     for state in states:
@@ -36,12 +36,12 @@ def recover_records(
         if name in containers:
             found.setdefault(name, []).append(make_attempt(state, runtimes.scheme(containers[name])))
     status = pod.status
-    told = (
+    statuses = (
         *status.init_container_statuses,
         *status.container_statuses,
         *status.ephemeral_container_statuses,
     )
-    reported = {s.name: s for s in told}
+    reported = {s.name: s for s in statuses}
     records = {}
     for name in containers:
         record = _recover_record(found.get(name, []), reported.get(name), now)
@@ -55,9 +55,9 @@ def _recover_record(
     attempts: list[ContainerAttempt], reported: ContainerStatus | None, now: str
 ) -> ContainerRecord | None:
     known = sorted(attempts, key=lambda a: a.number)
-    told = _attempt_from_status(reported, now)
-    if told is not None and (not known or told.number > known[-1].number):
-        known.append(told)
+    last = _attempt_from_status(reported, now)
+    if last is not None and (not known or last.number > known[-1].number):
+        known.append(last)
     if not known:
         return None
     previous = known[-2] if len(known) > 1 else None
@@ -69,19 +69,19 @@ def _recover_record(
 def _restore_probe_results(
     record: ContainerRecord, container: Container, reported: ContainerStatus | None
 ) -> ContainerRecord:
-    """What probes have found out holds until they find out otherwise."""
+    """Take over the reported results of probes until they run again."""
     current = record.current
     if current is None or not current.running:
         return record
     same = reported is not None and reported.restart_count == current.number
-    told = reported if same and reported and reported.state.running is not None else ContainerStatus()
-    started = container.startup_probe is None or bool(told.started)
-    ready = started and (container.readiness_probe is None or told.ready)
+    status = reported if same and reported and reported.state.running is not None else ContainerStatus()
+    started = container.startup_probe is None or bool(status.started)
+    ready = started and (container.readiness_probe is None or status.ready)
     return structs.replace(record, started=started, ready=ready)
 
 
 def _attempt_from_status(status: ContainerStatus | None, now: str) -> ContainerAttempt | None:
-    """The attempt that the API knows of. If it was running, nobody has seen its end."""
+    """The attempt in the reported status. If it was running there, its exit code is unknown."""
     if status is None or not status.container_id:
         return None
     ended = status.state.terminated or (status.state.waiting and status.last_state.terminated)
@@ -114,11 +114,11 @@ def _mark_interrupted(record: ContainerRecord, attempt: int | None) -> Container
     return structs.replace(record, current=structs.replace(current, interrupted=True))
 
 
-# The node writes down what it stops for its own sake, before it stops it.
+# When the node stops, it first records which containers it stops itself.
 
 
 def read_markers(directory: str) -> dict[str, dict[str, int]]:
-    """Of all pods below this directory; read once, because only an earlier life can have written one."""
+    """The markers of all pods below this directory, written by an earlier process."""
     found = {uid: _read_marker(os.path.join(directory, uid, MARKER)) for uid in os.listdir(directory)}
     return {uid: marker for uid, marker in found.items() if marker}
 
@@ -132,7 +132,7 @@ def _read_marker(path: str) -> dict[str, int]:
     except (OSError, ValueError) as error:
         set_aside(path, error)
         return {}
-    # Without it the pod counts as one that ended by itself, which its restart policy judges.
+    # Without a marker, containers count as exited by themselves, and the restart policy applies.
     known = found.items() if isinstance(found, dict) else ()
     return {name: number for name, number in known if isinstance(number, int)}
 
@@ -142,5 +142,5 @@ def write_marker(path: str, records: Mapping[str, ContainerRecord]) -> None:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         atomic_write(path, json.dumps(stopped).encode())
-    except OSError as error:  # to leave its volumes mounted would be worse
-        log.warning("%s cannot be written, its containers will count as ended by themselves: %s", path, error)
+    except OSError as error:  # stop the pod anyway: leaving its volumes mounted would be worse
+        log.warning("cannot write %s; its containers will count as exited by themselves: %s", path, error)

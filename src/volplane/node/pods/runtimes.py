@@ -1,9 +1,9 @@
-"""Which runtime runs a container: built-in images run as tasks, everything else as processes.
+"""Choose the runtime of a container: built-in images run as tasks, everything else as processes.
 
-A command of the container's own takes the place of what the image would run, built in or not.
+A container's own command replaces the command of the image, built-in or not.
 
-A container's id tells its pod, its name and its attempt, so that after a restart the containers found can be
-given back to their pods, or to nobody.
+A container's id contains its pod, its name and its attempt, so that after a restart a container can be
+matched to its pod.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TASK, PROCESS = "task", "process"
 
 
 def container_id(pod: str, name: str, attempt: int) -> str:
-    # Neither uids nor container names have an underscore.
+    # Neither uids nor container names contain an underscore.
     return f"{pod}_{name}_{attempt}"
 
 
@@ -37,7 +37,7 @@ def parse_container_id(id: str) -> tuple[str, str, int]:
 
 
 class ImageAndCommand(Protocol):
-    """What a container says about what is to run: as the API has it, or as a runtime gets it."""
+    """The image and command of a container, from the API or from a runtime's spec."""
 
     @property
     def image(self) -> str: ...
@@ -49,31 +49,31 @@ class Runtimes:
     def __init__(self, tasks: TaskRuntime, processes: Runtime) -> None:
         self._tasks, self._processes = tasks, processes
 
-    def is_builtin(self, asked: ImageAndCommand) -> bool:
-        return not asked.command and self._tasks.has_image(asked.image)
+    def is_builtin(self, container: ImageAndCommand) -> bool:
+        return not container.command and self._tasks.has_image(container.image)
 
     def port(self, id: str, port: int) -> int:
-        """The port behind that of a container, or of a task beside it in its pod."""
+        """The port that a task in the container's pod listens on instead of `port`."""
         return self._tasks.port(parse_container_id(id)[0], port)
 
-    def scheme(self, asked: ImageAndCommand) -> str:
-        return TASK if self.is_builtin(asked) else PROCESS
+    def scheme(self, container: ImageAndCommand) -> str:
+        return TASK if self.is_builtin(container) else PROCESS
 
     async def start(self, spec: ContainerSpec) -> ContainerRunState:
         runtime: Runtime = self._tasks if self.is_builtin(spec) else self._processes
         return await runtime.start(spec)
 
-    async def starts(self) -> list[str]:
-        return [*await self._tasks.starts(), *await self._processes.starts()]
+    async def unfinished_starts(self) -> list[str]:
+        return [*await self._tasks.unfinished_starts(), *await self._processes.unfinished_starts()]
 
     async def cancel_starts(self, pod: str) -> None:
-        """End every start of this pod that is under way; afterwards nothing of one is left that could run."""
-        for id in await self.starts():
+        """Cancel all unfinished starts of this pod; afterwards none of them can run a command."""
+        for id in await self.unfinished_starts():
             if id.startswith(f"{pod}_"):
                 await self._processes.cancel_start(id)
 
     async def cancel_start(self, id: str) -> ContainerRunState | None:
-        """End this one; if it came too late for that, what became of the container."""
+        """Cancel an unfinished start. Return the container's state if it was started before."""
         await self._processes.cancel_start(id)
         return await self._tasks.state(id) or await self._processes.state(id)
 
@@ -111,10 +111,10 @@ class Runtimes:
 
 
 def find_own_command(container: Container) -> tuple[str, ...]:
-    """What runs where no image is at hand: the command, or arguments that are a program of this machine."""
+    """What runs without an image: the command, or args that start with a program of this machine."""
     if container.command:
         return container.command
-    # Images such as busybox have no entrypoint of their own, so that their args are the command.
+    # Images such as busybox have no entrypoint, so their args are the command.
     return container.args[:1] if container.args and shutil.which(container.args[0]) else ()
 
 

@@ -1,7 +1,7 @@
-"""What security contexts of a pod and its container ask for, as a runtime applies it. Pure.
+"""Resolve the security contexts of a pod and its containers to what a runtime applies. Pure.
 
-What cannot be applied is refused: a pod as a whole before anything of it is started (`refuse_pod`,
-`find_sandbox_problem`), a container when it is created (`resolve`). Nothing is ignored.
+What cannot be applied is refused: a whole pod before anything of it is started (`check_pod`,
+`find_sandbox_problem`), a container when it is created (`resolve_security`). Nothing is ignored.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ CAPABILITIES = tuple(f"CAP_{name}" for name in _CAPABILITIES.split())
 
 
 class ContainerSecurity(Struct, frozen=True):
-    """What a container runs with."""
+    """The security settings of one container."""
 
     user: int | None = None
     group: int | None = None
     groups: tuple[int, ...] = ()
     privileged: bool = False
-    capabilities: tuple[str, ...] | None = None  # None: those that every container has
+    capabilities: tuple[str, ...] | None = None  # None: the default set
     no_new_privs: bool = False
     readonly_root: bool = False
     seccomp: Literal["Unconfined", "RuntimeDefault", "Localhost"] = "Unconfined"
-    seccomp_file: str = ""  # of Localhost: below the kubelet's directory for profiles
-    sysctls: Mapping[str, str] = {}  # by names with dots only, or by paths
+    seccomp_file: str = ""  # for Localhost: relative to the kubelet's directory of profiles
+    sysctls: Mapping[str, str] = {}  # names with dots, or paths with slashes
     proc_mount: ProcMount = "Default"
 
     @property
@@ -67,14 +67,14 @@ class ContainerSecurity(Struct, frozen=True):
 
 
 def check_pod(pod: Pod, allowed: sysctls.AllowedSysctls, app_armor: str = NO_APP_ARMOR) -> Rejection | None:
-    """Why the kubelet does not admit the pod. `app_armor` says why no profile can be enforced."""
+    """The kubelet's rejection of the pod, or None. `app_armor`: why no profile can be enforced."""
     if pod.spec.os is not None and pod.spec.os.name != "linux":
         return Rejection(WRONG_OS, "Failed to admit pod as the OS field doesn't match node OS")
     for sysctl in (pod.spec.security_context or PodSecurityContext()).sysctls:
         why = allowed.refusal(sysctl.name, host_network=pod.spec.host_network, host_ipc=pod.spec.host_ipc)
         if why:
             return Rejection(SYSCTL_FORBIDDEN, f"forbidden sysctl: {why}")
-    # An ephemeral container is refused by itself, when it is created: the others run already.
+    # An ephemeral container is refused when it is created: the others run already.
     if any(_wants_app_armor(pod, c) for c in (*pod.spec.init_containers, *pod.spec.containers)):
         return Rejection(APP_ARMOR, f"Cannot enforce AppArmor: {app_armor}")
     return None
@@ -105,7 +105,7 @@ def find_sandbox_problem(pod: Pod) -> str:
 
 
 def resolve_security(pod: Pod, container: Container, *, seccomp_default: bool = False) -> ContainerSecurity:
-    """What the container says itself counts more than what its pod says. Raises ConfigError."""
+    """Resolve a container's security; its own fields override the pod's. Raises ContainerConfigError."""
     if _wants_app_armor(pod, container):
         raise ContainerCreateError(f"Cannot enforce AppArmor: {NO_APP_ARMOR_SUPPORT}")
     own = container.security_context or SecurityContext()
@@ -127,7 +127,10 @@ def resolve_security(pod: Pod, container: Container, *, seccomp_default: bool = 
 
 
 def check_user(pod: Pod, container: Container) -> None:
-    """Images are not looked into: who is not told to run as somebody runs as root. Raises ConfigError."""
+    """Enforce runAsNonRoot. Images are not read, so a container without runAsUser runs as root.
+
+    Raises ContainerConfigError.
+    """
     own = container.security_context or SecurityContext()
     shared = pod.spec.security_context or PodSecurityContext()
     not_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
@@ -140,25 +143,28 @@ def _first(own: int | None, shared: int | None) -> int | None:
 
 
 def _groups(shared: PodSecurityContext) -> tuple[int, ...]:
-    """Only those that are listed, which is what supplementalGroupsPolicy Strict asks for.
+    """Only the listed groups, as with supplementalGroupsPolicy Strict.
 
-    Merge adds what the image's /etc/group says of the user. Here that would be this machine's own file, and a
-    container would be among its administrators.
+    Merge would add the user's groups in the image's /etc/group. Here that is this machine's file, and a
+    container could get the groups of its administrators.
     """
     fs_group = () if shared.fs_group is None else (shared.fs_group,)
     return tuple(dict.fromkeys((*shared.supplemental_groups, *fs_group)))
 
 
-def resolve_capabilities(asked: Capabilities | None) -> tuple[str, ...] | None:
-    """The set that is left, in the kernel's order; None if nothing is asked for. Raises CreateError."""
-    if asked is None or not (asked.add or asked.drop):
+def resolve_capabilities(requested: Capabilities | None) -> tuple[str, ...] | None:
+    """The resulting capabilities, in the kernel's order; None if nothing is requested.
+
+    Raises ContainerCreateError.
+    """
+    if requested is None or not (requested.add or requested.drop):
         return None
-    add, drop = _names(asked.add, "add"), _names(asked.drop, "drop")
-    held = set(CAPABILITIES) if "CAP_ALL" in add else set(DEFAULT_CAPABILITIES)
+    add, drop = _names(requested.add, "add"), _names(requested.drop, "drop")
+    result = set(CAPABILITIES) if "CAP_ALL" in add else set(DEFAULT_CAPABILITIES)
     if "CAP_ALL" in drop:
-        held = set()
-    held = (held | add) - drop
-    return tuple(name for name in CAPABILITIES if name in held)
+        result = set()
+    result = (result | add) - drop
+    return tuple(name for name in CAPABILITIES if name in result)
 
 
 def _names(given: Iterable[str], where: str) -> set[str]:
@@ -187,8 +193,8 @@ def _seccomp(own: SecurityContext, shared: PodSecurityContext, *, seccomp_defaul
     return profile
 
 
-def _proc_mount(asked: str | None) -> ProcMount:
-    match asked:
+def _proc_mount(requested: str | None) -> ProcMount:
+    match requested:
         case None | "Default":
             return "Default"
         case "Unmasked":

@@ -1,7 +1,7 @@
-"""A pod's status as kubectl and the controllers expect it, made from the records. Pure.
+"""Make a pod's status from the records of its containers. Pure.
 
-The attach/detach controller lets go of a deleted pod's volumes when no container status says running, so the
-statuses must never claim an end before it has come.
+The attach/detach controller releases a deleted pod's volumes when no container status is running, so a
+status must never report an exit before it has happened.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ INITIALIZING = ContainerWaiting("PodInitializing")
 
 
 class PodStatusInputs(Struct, frozen=True):
-    """All that a pod's status is made of, beside the pod itself."""
+    """What a pod's status is made from, besides the pod itself."""
 
     records: ContainerRecords = {}
     started_at: str = ""
@@ -52,15 +52,15 @@ class PodStatusInputs(Struct, frozen=True):
     pod_ip: str = ""
     ended: bool = False
     evicted: bool = False
-    reason: str = ""  # of a pod that was failed as a whole (DeadlineExceeded, …)
+    reason: str = ""  # of a pod that failed as a whole (DeadlineExceeded, …)
     message: str = ""
-    rejected: bool = False  # the node refused to start the pod: no container has a state
+    rejected: bool = False  # the node rejected the pod: no container has a state
 
 
 def make_pod_status(
     pod: Pod, facts: PodStatusInputs, now: str, before: Sequence[PodCondition] | None = None
 ) -> PodStatus:
-    """`before`: the conditions as last written, which the pod at hand may not show yet."""
+    """The pod's status. `before`: the conditions last written, which the cached pod may not show yet."""
     if facts.rejected:
         return _rejected_status(pod, facts)
     phase = "Failed" if facts.reason else plan.phase(pod, facts.records, ended=facts.ended)
@@ -98,7 +98,7 @@ def make_pod_status(
 
 
 def _rejected_status(pod: Pod, facts: PodStatusInputs) -> PodStatus:
-    """The status of a pod that the node refused to start, as upstream's kubelet writes it."""
+    """The status of a pod that the node rejected, as upstream's kubelet writes it."""
     return PodStatus(
         observed_generation=pod.metadata.generation,
         phase="Failed",
@@ -117,7 +117,8 @@ def _container(
     container: Container, record: ContainerRecord, idle: ContainerWaiting, *, init: bool
 ) -> ContainerStatus:
     current = record.current
-    # What the node itself ended, and starts again, has not ended: the API never lets an ended one run again.
+    # A container that the node restarts is waiting, not terminated: the API does not let a terminated one
+    # run again.
     again = current is None or current.interrupted or current.unhealthy
     waiting = record.waiting or (idle if again else None)
     last = current if waiting is not None else record.previous
@@ -143,7 +144,7 @@ def _container(
 
 
 def _recursive(mount: VolumeMount) -> str | None:
-    """Whether what is mounted below a read-only volume is read-only as well; this node always can."""
+    """recursiveReadOnly in the status; this node always supports it."""
     if not mount.read_only:
         return None
     return "Enabled" if mount.recursive_read_only in ("Enabled", "IfPossible") else "Disabled"
@@ -193,7 +194,7 @@ def _conditions(
     pod: Pod, facts: PodStatusInputs, phase: str, now: str, before: Sequence[PodCondition]
 ) -> tuple[PodCondition, ...]:
     ready = _containers_ready(pod, facts.records, phase)
-    made = [
+    conditions = [
         PodCondition("PodReadyToStartContainers", status=_truth(_is_ready_to_start(facts))),
         _initialized_condition(pod, facts.records, phase),
         _ready_condition(pod, ready),
@@ -202,14 +203,14 @@ def _conditions(
     ]
     if facts.evicted:
         why = facts.message
-        made.append(
+        conditions.append(
             PodCondition("DisruptionTarget", status="True", reason="TerminationByKubelet", message=why)
         )
-    return tuple(_with_transition_time(c, pod.metadata.generation, before, now) for c in made)
+    return tuple(_with_transition_time(c, pod.metadata.generation, before, now) for c in conditions)
 
 
 def _is_ready_to_start(facts: PodStatusInputs) -> bool:
-    """Volumes and the place to run in are there; gone again once the pod has ended."""
+    """Whether volumes and sandbox are ready; False again once the pod has stopped."""
     if facts.ended or facts.reason:
         return any(r.running for r in facts.records.values())
     return facts.volumes_ready
@@ -238,12 +239,12 @@ def _containers_ready(pod: Pod, records: ContainerRecords, phase: str) -> PodCon
 
 
 def _ready_condition(pod: Pod, containers: PodCondition) -> PodCondition:
-    """Ready: the containers are, and every readiness gate is open."""
+    """The condition Ready: the containers are ready and all readiness gates are True."""
     ready = msgspec.structs.replace(containers, type="Ready")
     if containers.status != "True":
         return ready
-    held = {c.type for c in pod.status.conditions if c.status == "True"}
-    closed = [g.condition_type for g in pod.spec.readiness_gates if g.condition_type not in held]
+    true_types = {c.type for c in pod.status.conditions if c.status == "True"}
+    closed = [g.condition_type for g in pod.spec.readiness_gates if g.condition_type not in true_types]
     if not closed:
         return ready
     message = ", ".join(f'the status of pod readiness gate "{name}" is not "True"' for name in closed)

@@ -1,8 +1,8 @@
-"""A pod's status on its way to the API server: one patch at a time, always of the newest state.
+"""Write a pod's status to the API server: one patch at a time, always with the newest state.
 
-Changes that come while a patch is under way go into the next one together; those that nobody waits for stay
-back for a moment, because a pod that starts has more to say soon, and needs the store meanwhile. A pod that
-is gone, or whose name belongs to another by now, has nobody to be told.
+Changes during a patch go into the next one together. Changes that are not urgent wait for a moment, because
+a pod that starts soon has more of them, and needs the store meanwhile. If the pod is gone, or its name
+belongs to another pod, nothing is written.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from typing import Any
 from volplane.api.codec import to_dict
 from volplane.api.core import Pod, PodCondition, PodStatus
 from volplane.api.errors import APIError, Conflict, NotFound
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.client.client import Client
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+RETRY = Backoff(0.1, 10.0)
 CALL_TIMEOUT = 10.0
-BATCH_DELAY = 0.1  # seconds that a change may wait for company
-_CLEARED = ("message", "reason")  # to be removed by name when they are empty again
+BATCH_DELAY = 0.1  # seconds that a change may wait for others
+_CLEARED = ("message", "reason")  # fields that a patch removes explicitly when they are empty
 
 
 class PodStatusWriter:
     def __init__(
         self, client: Client, pod: Pod, compute: Callable[[Sequence[PodCondition]], PodStatus]
     ) -> None:
-        """`compute` makes the status as of now, given the conditions last written."""
+        """`compute` makes the current status, given the conditions last written."""
         self._client, self._pod, self._compute = client, pod, compute
         self._conditions: Sequence[PodCondition] = pod.status.conditions
         self._sent: PodStatus | None = None
-        self._revision = 0  # of our last write: what is older is no news
+        self._revision = 0  # of our last write; older objects are ignored
         self._write_requested = asyncio.Event()
         self._urgent = asyncio.Event()
         self._idle = asyncio.Event()
@@ -49,12 +51,12 @@ class PodStatusWriter:
                 self._urgent.set()
 
     def discard(self) -> None:
-        """Nobody is there any more to say what the status is."""
+        """Write nothing any more, and release the worker that computes the status."""
         self.is_pod_gone = True
         self._compute = lambda _: PodStatus()
 
     def observe(self, pod: Pod) -> None:
-        """The pod as the API has it. Whoever takes this node for lost says that its pods are not ready."""
+        """Compare with the API's object: the node lifecycle controller may have marked the pod not ready."""
         if self._sent is None or pod.revision <= self._revision:
             return
         if _ready(pod.status) != _ready(self._sent):
@@ -62,7 +64,7 @@ class PodStatusWriter:
             self.request_write()
 
     async def flush(self) -> None:
-        """Until the newest status has been written, or nobody wants it."""
+        """Wait until the newest status has been written, or the pod is gone."""
         self._urgent.set()
         await self._idle.wait()
 
@@ -80,28 +82,29 @@ class PodStatusWriter:
         self._idle.set()
 
     async def _write(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            status = self._compute(self._conditions)
-            if status == self._sent:
-                return
-            try:
-                async with asyncio.timeout(CALL_TIMEOUT):
-                    await self._patch(status)
-            except NotFound:
-                self.is_pod_gone = True
-                return
-            except (APIError, TimeoutError) as error:
-                # Also when others write at the same time. Only another uid means that ours is gone.
-                if isinstance(error, Conflict) and await self._is_replaced():
-                    self.is_pod_gone = True
-                    return
-                log.warning("status of pod %s was not written: %s", self._pod.key, error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
-            else:
-                self._sent, self._conditions = status, status.conditions
-                return
+        await retry(
+            self._try_write,
+            on=(APIError, TimeoutError),
+            backoff=RETRY,
+            report=lambda error: log.warning("cannot write the status of pod %s: %s", self._pod.key, error),
+        )
+
+    async def _try_write(self) -> None:
+        status = self._compute(self._conditions)
+        if status == self._sent:
+            return
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                await self._patch(status)
+        except NotFound:
+            self.is_pod_gone = True
+        except Conflict:
+            # Also raised when others write at the same time. Only another uid means that our pod is gone.
+            if not await self._is_replaced():
+                raise
+            self.is_pod_gone = True
+        else:
+            self._sent, self._conditions = status, status.conditions
 
     async def _is_replaced(self) -> bool:
         try:

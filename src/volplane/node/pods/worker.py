@@ -1,9 +1,9 @@
-"""One pod on this node: volumes, then init containers, then containers; and all of it backwards at the end.
+"""The worker of one pod: mounts its volumes, runs its containers, and stops all of it in reverse order.
 
-A worker lives as long as its pod is known here. The order of the end is a promise to others: the containers
-stop, the status says so, the volumes are taken down, and only when nothing is mounted any more is the pod
-removed from the API. The subtle thing is the node's own stop (`suspend`): containers and mounts go, but the
-API hears nothing of it, so that the next start finds the pod as it was and runs it again.
+A worker lives as long as its pod is known here. Other components rely on the order of the stop: the
+containers exit, the status is written, the volumes are unmounted, and only when nothing is mounted any more
+is the pod removed from the API. When the node itself stops (`suspend`), containers and mounts go but the API
+is not changed, so that the next start finds the pod as it was and runs it again.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 from volplane.api.core import Container, Pod, PodCondition, PodStatus
 from volplane.api.errors import APIError, Conflict
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.client.client import Client
 from volplane.host import Host
 from volplane.node.admission import PodAdmission
-from volplane.node.manager import MountedVolume, VolumeManager
 from volplane.node.network import NetworkAttachment, PodNetwork, PodNetworkError
+from volplane.node.pod_directories import remove_pod_directory
 from volplane.node.pods import plan
 from volplane.node.pods.container import ContainerDeps, ContainerLoop
 from volplane.node.pods.records import (
@@ -35,15 +38,17 @@ from volplane.node.pods.restart_recovery import MARKER, recover_records, write_m
 from volplane.node.pods.security_context import find_sandbox_problem
 from volplane.node.pods.status import PodStatusInputs, make_pod_status
 from volplane.node.pods.status_writer import PodStatusWriter
-from volplane.node.reconstruct import remove_pod_directory
+from volplane.node.volume_manager.manager import MountedVolume, VolumeManager
 from volplane.rules import pods as rules
+from volplane.rules.waits import Wait, WaitReason
 
 log = logging.getLogger(__name__)
 
 DEFAULT_GRACE = 30.0
 FORCED_GRACE = 2.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
-EVICTED_GRACE = 1.0  # seconds: whoever fills a disk goes on doing so until it has ended
+RETRY = Backoff(0.1, 10.0)
+DELETE_TIMEOUT = 10.0
+EVICTED_GRACE = 1.0  # seconds: a pod that fills the disk goes on doing so until it has exited
 FLUSH_TIMEOUT = 5.0
 OVER_LIMIT = "VolumeAttachmentLimitExceeded"
 EVICTED = "Evicted"
@@ -52,21 +57,17 @@ DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadlin
 
 class StopReason(StrEnum):
     NO = "no"
-    DELETED = "deleted"  # the pod is to be removed here and from the API
-    SUSPENDED = "suspended"  # the node stops; the pod goes on when it starts again
+    DELETED = "deleted"  # the pod is removed here and from the API
+    SUSPENDED = "suspended"  # the node stops; the pod runs again when the node starts again
 
 
-MountFailureCheck = Callable[[str], Awaitable[str]]  # why a pod's volumes will not come; "" if they still may
-
-
-async def _find_no_failure(pod: str) -> str:
-    return ""
+MountFailureCheck = Callable[
+    [str], Awaitable[str]
+]  # why a pod's volumes cannot be mounted; "" if they still may
 
 
 class PodDeps:
-    """What all pods of a node have in common."""
-
-    find_mount_failure: MountFailureCheck = staticmethod(_find_no_failure)
+    """What the workers of all pods of a node share."""
 
     def __init__(
         self,
@@ -76,12 +77,16 @@ class PodDeps:
         *,
         host_ip: str,
         mount_timeout: float,
+        admission: PodAdmission,
+        find_mount_failure: MountFailureCheck,
     ) -> None:
         self.client, self.volumes, self.containers, self.host_ip = client, volumes, kit, host_ip
-        self.mount_timeout = mount_timeout  # seconds after which it is asked whether there is any hope
+        self.mount_timeout = mount_timeout  # seconds before `find_mount_failure` is called
         self.network: PodNetwork = kit.network
-        self.admission = PodAdmission()
-        self.interrupted: dict[str, dict[str, int]] = {}  # what an earlier life has stopped, by pod
+        self.admission, self.find_mount_failure = admission, find_mount_failure
+        self.interrupted: dict[
+            str, dict[str, int]
+        ] = {}  # attempts the node stopped itself, by pod and container
 
 
 class PodWorker:
@@ -89,23 +94,24 @@ class PodWorker:
         self.deps, self.pod = shared, pod
         self.uid = pod.uid
         self.records: dict[str, ContainerRecord] = {}
-        self.waiting, self.since = "", 0.0  # what for, and since when
+        self.waiting: Wait | None = None
+        self.since = 0.0  # when it began to wait
         self.done = False  # nothing of it is left on this node
         self._loops: dict[str, ContainerLoop] = {}
         self._ephemeral_tasks: tuple[asyncio.TaskGroup, list[asyncio.Task[bool]]] | None = None
-        self._ephemeral_started: set[str] = set()  # ephemeral containers that are looked after
+        self._ephemeral_started: set[str] = set()  # ephemeral containers that have a loop
         self._stop_reason = StopReason.NO
         self._stop_requested = asyncio.Event()
         self._rejected = asyncio.Event()
         self._volumes_ready = asyncio.Event()
         self._network_ready = asyncio.Event()
-        self._network: NetworkAttachment | None = None  # in the network
-        self._has_run = False  # an earlier life has started containers of it, whatever its status says
-        self._pids: list[int] = []  # of containers that an earlier life has started
-        self.ended = asyncio.Event()  # its containers have, for good
+        self._network: NetworkAttachment | None = None
+        self._has_run = False  # an earlier process has started containers of it, whatever its status says
+        self._pids: list[int] = []  # of containers that an earlier process has started
+        self.ended = asyncio.Event()  # its containers have exited for good
         self.unmounted = asyncio.Event()
         self._evicted = self._forced = False
-        self._deadline = 0.0  # of the stop that is under way
+        self._deadline = 0.0  # of the stop in progress
         self._tasks: asyncio.TaskGroup | None = None
         self._reason = self._message = ""
         self._is_rejected = False
@@ -116,13 +122,13 @@ class PodWorker:
             self.request_stop()
 
     def create_replacement(self) -> PodWorker:
-        """A fresh start for the same pod, after a mistake of ours."""
+        """A new worker for the same pod, after this one failed with an unexpected error."""
         fresh = PodWorker(self.deps, self.pod)
         if self._stop_reason is not StopReason.NO:
             fresh.request_stop(self._stop_reason)
         return fresh
 
-    # --- what it is told
+    # --- changes from outside
 
     def update(self, pod: Pod) -> None:
         self.pod = pod
@@ -141,13 +147,13 @@ class PodWorker:
             self._stop_requested.set()
 
     def force_delete(self) -> None:
-        """The API has forgotten the pod, so that somebody has used force: nobody waits for a gentle end."""
+        """The API no longer has the pod, so it was deleted by force: stop it with a short grace period."""
         self._forced = True
         self.request_stop()
         self._shorten_grace()
 
     def _shorten_grace(self) -> None:
-        """A second delete may have shortened the grace of a stop that is under way."""
+        """A second delete may have shortened the grace period of the stop in progress."""
         if self._tasks is not None and self._deadline > clock.now() + self.grace:
             self._deadline = clock.now() + self.grace
             self._tasks.create_task(self._stop_containers(self.grace), name=f"end of pod {self.pod.key}")
@@ -157,7 +163,7 @@ class PodWorker:
         return not (self._reason or self._stop_requested.is_set() or self.ended.is_set())
 
     def evict(self, message: str) -> None:
-        """End it as failed, soon, and let others know why."""
+        """Fail the pod with this message and stop it soon."""
         self._evicted = True
         self._fail(EVICTED, message, message)
 
@@ -172,12 +178,12 @@ class PodWorker:
             return EVICTED_GRACE
         if self._forced:
             return FORCED_GRACE
-        asked = self.pod.metadata.deletion_grace_period_seconds
-        if asked is None:
-            asked = self.pod.spec.termination_grace_period_seconds
-        return DEFAULT_GRACE if asked is None else float(asked)
+        seconds = self.pod.metadata.deletion_grace_period_seconds
+        if seconds is None:
+            seconds = self.pod.spec.termination_grace_period_seconds
+        return DEFAULT_GRACE if seconds is None else float(seconds)
 
-    # --- its life
+    # --- running
 
     async def run(self) -> None:
         try:
@@ -189,7 +195,7 @@ class PodWorker:
         finally:
             self._tasks = None
             self.deps.admission.pod_ended(self.uid)
-        if self.done:  # they know us: nobody else knows them, and so nobody would ever let go
+        if self.done:  # break reference cycles, because the garbage collector runs rarely
             self._loops.clear()
             self._status_writer.discard()
 
@@ -201,7 +207,7 @@ class PodWorker:
                 await self._run_until_stopped(self._run_until_deadline())
             if self._stop_reason is StopReason.SUSPENDED:
                 return await self._suspend()
-            self._set_waiting("its containers are being stopped")
+            self._set_waiting(WaitReason.STOPPING_CONTAINERS)
             await self._stop_containers(self.grace)
             self.ended.set()
             self._status_writer.request_write()
@@ -213,7 +219,7 @@ class PodWorker:
             await self._remove()
 
     def _reject(self) -> bool:
-        """Whether the node refuses to start the pod. One that has run here is not checked again."""
+        """Whether the node rejects the pod. A pod that has run here is not checked again."""
         if self._has_run:
             return False
         reported = any(record.current is not None for record in self.records.values())
@@ -223,20 +229,20 @@ class PodWorker:
             return False
         self._is_rejected = True
         self._fail(rejection.reason, f"Pod was rejected: {rejection.message}", rejection.message)
-        log.warning("pod %s was rejected: %s", self.pod.key, rejection.message)
+        log.warning("rejected pod %s: %s", self.pod.key, rejection.message)
         return True
 
-    async def _run_until_stopped(self, life: Coroutine[None, None, None]) -> None:
-        """Live until life is over or we are told to leave."""
-        living = asyncio.create_task(life, name=f"life of pod {self.pod.key}")
+    async def _run_until_stopped(self, work: Coroutine[None, None, None]) -> None:
+        """Run until the containers have finished, or until the pod is stopped or rejected."""
+        running = asyncio.create_task(work, name=f"pod {self.pod.key}")
         ends = [asyncio.create_task(event.wait()) for event in (self._stop_requested, self._rejected)]
         try:
-            await asyncio.wait({living, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, *ends}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (living, *ends):
+            for task in (running, *ends):
                 task.cancel()
-            await asyncio.wait({living, *ends})
-        if not living.cancelled() and (error := living.exception()) is not None:
+            await asyncio.wait({running, *ends})
+        if not running.cancelled() and (error := running.exception()) is not None:
             raise error
 
     async def _adopt(self) -> None:
@@ -260,7 +266,7 @@ class PodWorker:
             record=self.records.get(container.name, NO_RECORD),
             changed=self._record_changed,
             volumes=self._await_volumes,
-            place=self._await_network,
+            attachment=self._await_network,
         )
 
     async def _run_until_deadline(self) -> None:
@@ -272,7 +278,7 @@ class PodWorker:
             self._reason, self._message = "DeadlineExceeded", DEADLINE_MESSAGE
             self.deps.containers.events.warning(self.pod, "DeadlineExceeded", DEADLINE_MESSAGE)
         except asyncio.CancelledError as end:
-            # The group's frame keeps what it raises, and that keeps the frame: with it all of the pod's life.
+            # The task group's frame and its exception refer to each other, and keep all of the pod's objects.
             raise end.with_traceback(None) from None
 
     def _time_left(self) -> float | None:
@@ -285,55 +291,55 @@ class PodWorker:
         async with asyncio.TaskGroup() as tasks:
             joining = tasks.create_task(self._join_network(), name=f"network of pod {self.pod.key}")
             mounting = tasks.create_task(self._mount(), name=f"volumes of pod {self.pod.key}")
-            beside: list[asyncio.Task[bool]] = []
-            self._ephemeral_tasks = (tasks, beside)
+            others: list[asyncio.Task[bool]] = []
+            self._ephemeral_tasks = (tasks, others)
             self._start_ephemeral_containers()
             try:
-                if await self._initialize(tasks, beside):
+                if await self._initialize(tasks, others):
                     mains = [self._loops[c.name] for c in self.pod.spec.containers]
                     await asyncio.gather(*(tasks.create_task(loop.run()) for loop in mains))
             finally:
                 self._ephemeral_tasks = None
-                for task in (joining, mounting, *beside):
+                for task in (joining, mounting, *others):
                     task.cancel()
 
     def _start_ephemeral_containers(self) -> None:
-        """Start what somebody has added to the pod; nobody waits for its end."""
+        """Start ephemeral containers that were added to the pod; the pod does not wait for their exit."""
         if self._ephemeral_tasks is None:
             return
-        tasks, beside = self._ephemeral_tasks
+        tasks, others = self._ephemeral_tasks
         for container in ephemeral_containers(self.pod):
             if container.name not in self._ephemeral_started:
                 self._ephemeral_started.add(container.name)
                 loop = self._loops.setdefault(container.name, self._loop(container, init=False))
-                beside.append(tasks.create_task(loop.run(), name=f"debugger {container.name}"))
+                others.append(tasks.create_task(loop.run(), name=f"debugger {container.name}"))
 
-    async def _initialize(self, tasks: asyncio.TaskGroup, beside: list[asyncio.Task[bool]]) -> bool:
-        """Run the init containers in their order; False when one has failed for good."""
+    async def _initialize(self, tasks: asyncio.TaskGroup, others: list[asyncio.Task[bool]]) -> bool:
+        """Run the init containers in order; False if one has failed for good."""
         begun = any(self.records.get(c.name, NO_RECORD).current for c in self.pod.spec.containers)
         for container in self.pod.spec.init_containers:
             loop = self._loops[container.name]
             if is_sidecar(container):
-                beside.append(tasks.create_task(loop.run(), name=f"sidecar {container.name}"))
+                others.append(tasks.create_task(loop.run(), name=f"sidecar {container.name}"))
                 await loop.started.wait()
             elif not begun and not await loop.run():
                 return False
         return True
 
     async def _join_network(self) -> None:
-        pause = FIRST_PAUSE
-        while self._network is None:
-            try:
-                if why := find_sandbox_problem(self.pod):
-                    raise PodNetworkError(why)
-                self._network = await self.deps.network.join(self.pod, self._pids)
-            except PodNetworkError as error:
-                words = f"Failed to create pod sandbox: {error}"
-                self.deps.containers.events.warning(self.pod, "FailedCreatePodSandBox", words)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+        def report(error: Exception) -> None:
+            words = f"Failed to create pod sandbox: {error}"
+            self.deps.containers.events.warning(self.pod, "FailedCreatePodSandBox", words)
+
+        async def join() -> NetworkAttachment:
+            if why := find_sandbox_problem(self.pod):
+                raise PodNetworkError(why)
+            return await self.deps.network.join(self.pod, self._pids)
+
+        if self._network is None:
+            self._network = await retry(join, on=PodNetworkError, backoff=RETRY, report=report)
         if self.deps.network.unavailable_reason and not self.pod.spec.host_network:
-            why = f"{self.deps.network.unavailable_reason}: the pod shares the node's"
+            why = f"{self.deps.network.unavailable_reason}: the pod shares the node's network"
             self.deps.containers.events.warning(self.pod, "PodNetworkUnavailable", why)
         self._network_ready.set()
         self._status_writer.request_write(urgent=False)
@@ -345,14 +351,14 @@ class PodWorker:
 
     async def _mount(self) -> None:
         with trace.span("kubelet", "MountVolumes", f"pod/{self.pod.namespace}/{self.pod.name}"):
-            self._set_waiting("its volumes are being mounted")
+            self._set_waiting(WaitReason.MOUNTING_VOLUMES)
             await self._mount_volumes()
-            self._set_waiting("")
+            self._set_waiting(None)
         self._volumes_ready.set()
         self._status_writer.request_write(urgent=False)
 
     async def _mount_volumes(self) -> None:
-        """After a while it is asked whether there is any hope; if there is none, the pod is given up."""
+        """Mount the volumes; after each timeout, fail the pod if they cannot be mounted at all."""
         while True:
             try:
                 async with asyncio.timeout(self.deps.mount_timeout):
@@ -365,30 +371,29 @@ class PodWorker:
         await self._volumes_ready.wait()
         return self.deps.volumes.mounted_volumes(self.uid)
 
-    # --- its end
+    # --- stopping
 
     async def _unmount(self) -> None:
         await self.deps.containers.runtimes.cancel_starts(self.uid)
-        self._set_waiting("its volumes are being unmounted")
+        self._set_waiting(WaitReason.UNMOUNTING_VOLUMES)
         self.deps.volumes.release_pod(self.uid)
         await self.deps.volumes.wait_for_unmount(self.uid)
-        self._set_waiting("")
+        self._set_waiting(None)
 
     async def _stop_containers(self, grace: float) -> None:
-        """Sidecars serve the others, so they end after them, the first one last."""
+        """Stop sidecars after the other containers, in reverse order, because they serve the others."""
         self._deadline = deadline = clock.now() + grace
-        beside = [self._loops[c.name] for c in ephemeral_containers(self.pod) if c.name in self._loops]
-        mains = [*(self._loops[c.name] for c in self.pod.spec.containers), *beside]
+        others = [self._loops[c.name] for c in ephemeral_containers(self.pod) if c.name in self._loops]
+        mains = [*(self._loops[c.name] for c in self.pod.spec.containers), *others]
         init = [self._loops[c.name] for c in self.pod.spec.init_containers]
         await asyncio.gather(*(loop.stop(grace) for loop in mains))
         for loop in reversed(init):
             await loop.stop(max(0.0, deadline - clock.now()))
-        await self.deps.containers.runtimes.cancel_starts(
-            self.uid
-        )  # of an earlier life, which no loop knows of
+        # Starts of an earlier process, which no loop here knows.
+        await self.deps.containers.runtimes.cancel_starts(self.uid)
 
     async def _remove(self) -> None:
-        """Nothing is mounted any more: away with the rest, and with the pod."""
+        """Remove everything that is left of the pod, here and in the API, after the last unmount."""
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT):
                 await self._status_writer.flush()
@@ -406,44 +411,45 @@ class PodWorker:
         self.done = True
 
     async def _delete(self) -> None:
-        pause = FIRST_PAUSE
-        while not self._status_writer.is_pod_gone:
-            try:
-                async with asyncio.timeout(LONGEST_PAUSE):
-                    await self.deps.client.delete(
-                        Pod, self.pod.name, self.pod.namespace, uid=self.uid, grace=0, missing_ok=True
-                    )
+        async def delete() -> None:
+            if self._status_writer.is_pod_gone:
                 return
-            except Conflict:  # the name belongs to another pod by now
-                return
-            except (APIError, TimeoutError) as error:
-                log.warning("pod %s was not removed from the API: %s", self.pod.key, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            with suppress(Conflict):  # the name belongs to another pod by now
+                await self.deps.client.delete(
+                    Pod, self.pod.name, self.pod.namespace, uid=self.uid, grace=0, missing_ok=True
+                )
+
+        await retry(
+            delete,
+            on=(APIError, TimeoutError),
+            backoff=RETRY,
+            report=lambda error: log.warning("pod %s was not removed from the API: %s", self.pod.key, error),
+            timeout=DELETE_TIMEOUT,
+        )
 
     async def _suspend(self) -> None:
         try:
             await self._host.call(write_marker, self._marker, self.records)
         except OSError as error:  # a full disk must not keep its containers running and its volumes mounted
-            log.warning("pod %s will count its stop as its own end: %s", self.pod.key, error)
-        self._set_waiting("its containers are being stopped")
+            log.warning("pod %s: its containers will count as exited by themselves: %s", self.pod.key, error)
+        self._set_waiting(WaitReason.STOPPING_CONTAINERS)
         await self._stop_containers(self.grace)
         await self._unmount()
         await self.deps.network.leave(self.uid, forget=False)
 
-    # --- what it tells
+    # --- status
 
-    def _set_waiting(self, why: str) -> None:
-        self.waiting, self.since = why, clock.now()
+    def _set_waiting(self, reason: WaitReason | None) -> None:
+        self.waiting = Wait(reason) if reason is not None else None
+        self.since = clock.now()
 
     def _record_changed(self, name: str, record: ContainerRecord) -> None:
         self.records[name] = record
         if self._has_begun():
             self.deps.admission.pod_started(self.uid)
         if self._stop_reason is not StopReason.SUSPENDED:
-            self._status_writer.request_write(
-                urgent=self._stop_reason is StopReason.NO
-            )  # a pod that leaves has its last word to come
+            # The final status of a pod that stops follows soon.
+            self._status_writer.request_write(urgent=self._stop_reason is StopReason.NO)
 
     def _has_begun(self) -> bool:
         return all(self.records.get(c.name, NO_RECORD).current for c in self.pod.spec.containers)
@@ -465,13 +471,13 @@ class PodWorker:
 
     @property
     def _address(self) -> str:
-        """What was told stays, also when the pod has left its network."""
+        """The pod's address; a reported address stays after the pod has left its network."""
         if self._network is not None and self._network.namespace:
             return self._network.address
         shown = self.pod.status.pod_ip
         return shown or (self.deps.host_ip if any(r.current for r in self.records.values()) else "")
 
-    # --- conveniences
+    # --- helpers
 
     @property
     def _host(self) -> Host:

@@ -1,7 +1,7 @@
-"""The filters, one file each, in the order in which they are asked; the first that refuses a node decides.
+"""The filters, one file each, in the order in which they run; the first that refuses a node decides.
 
-A filter prepares once per pod: it has nothing to say (None), refuses the pod on every node (`Unfit`), or
-hands out a check of single nodes. To add one, write its file and put it into `FILTERS`.
+A filter prepares once per pod: it has nothing to check (None), refuses the pod on every node (`PodRefusal`),
+or returns a check for single nodes. To add one, write its file and add it to `FILTERS`.
 """
 
 from __future__ import annotations

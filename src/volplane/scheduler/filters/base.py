@@ -1,4 +1,4 @@
-"""What a filter is made of."""
+"""The parts of a filter."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 
 
 class NodeRefusal(Struct, frozen=True):
-    """A node is refused, for all of these reasons."""
+    """The node does not fit, for all these reasons."""
 
     reasons: tuple[str, ...]
-    final: bool = True  # no eviction would help
+    final: bool = True  # no preemption can help
 
 
 class PodRefusal(Struct, frozen=True):
-    """The pod is refused, whatever the node."""
+    """The pod fits on no node."""
 
     message: str
 
@@ -31,4 +31,4 @@ NodeCheck = Callable[[NodeInfo], NodeRefusal | None]
 class Filter(Struct, frozen=True):
     name: str
     prepare: Callable[[Pod, SchedulingSnapshot], NodeCheck | PodRefusal | None]
-    waking_kinds: frozenset[type[Resource]]  # kinds whose change may let a refused pod pass
+    waking_kinds: frozenset[type[Resource]]  # kinds whose changes may make the pod schedulable

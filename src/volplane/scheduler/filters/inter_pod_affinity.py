@@ -1,7 +1,7 @@
-"""InterPodAffinity: pods that must be near others, or must not, and others that want this one kept away.
+"""InterPodAffinity: required pod affinity and anti-affinity, of the pod and of pods that are placed.
 
-Near means: in a domain, all nodes with one value of a label. The first of several pods
-that seek each other finds nobody, and is let in wherever the label is, as long as it is of the kind it seeks.
+A domain is the set of nodes with one value of a label. The first of several pods with affinity to each other
+finds no match; it is allowed on any node with the label if it matches its own selector.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ NOT_NEAR = NodeRefusal(("node(s) didn't match pod affinity rules",))
 TOO_NEAR = NodeRefusal(("node(s) didn't match pod anti-affinity rules",), final=False)
 NOT_WELCOME = NodeRefusal(("node(s) didn't satisfy existing pods anti-affinity rules",), final=False)
 
-Domains = list[tuple[str, Counter[str]]]  # label → how many pods in each of its domains
+Domains = list[tuple[str, Counter[str]]]  # label, and the number of pods in each of its domains
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | None:
     near, away = _terms(pod)
-    company, alone = _required_domains(pod, near, world)
-    avoided = [(term.topology_key, _domains((term,), term.topology_key, pod, world)) for term in away]
-    closed = _forbidden_domains(pod, world)
+    company, alone = _required_domains(pod, near, snapshot)
+    avoided = [(term.topology_key, _domains((term,), term.topology_key, pod, snapshot)) for term in away]
+    closed = _forbidden_domains(pod, snapshot)
     if not near and not any(counts for _, counts in avoided) and not closed:
         return None
 
@@ -57,30 +57,32 @@ def _terms(pod: Pod) -> tuple[tuple[PodAffinityTerm, ...], tuple[PodAffinityTerm
     )
 
 
-def _domains(terms: Iterable[PodAffinityTerm], key: str, pod: Pod, world: SchedulingSnapshot) -> Counter[str]:
+def _domains(
+    terms: Iterable[PodAffinityTerm], key: str, pod: Pod, snapshot: SchedulingSnapshot
+) -> Counter[str]:
     group = CombinedPodSelector(tuple(selector_of_term(term, pod) for term in terms))
-    return world.node_cache.count_by_domain(world.node_cache.count_pods(group), key)
+    return snapshot.node_cache.count_by_domain(snapshot.node_cache.count_pods(group), key)
 
 
 def _required_domains(
-    pod: Pod, terms: tuple[PodAffinityTerm, ...], world: SchedulingSnapshot
+    pod: Pod, terms: tuple[PodAffinityTerm, ...], snapshot: SchedulingSnapshot
 ) -> tuple[Domains, bool]:
-    """Where pods are that match every term, and whether the pod is the first of its own kind."""
+    """Domains with pods that match every term, and whether the pod is the first that matches itself."""
     if not terms:
         return [], False
-    found = [(term.topology_key, _domains(terms, term.topology_key, pod, world)) for term in terms]
+    found = [(term.topology_key, _domains(terms, term.topology_key, pod, snapshot)) for term in terms]
     group = CombinedPodSelector(tuple(selector_of_term(term, pod) for term in terms))
-    nobody = not any(counts for _, counts in found)
-    return found, nobody and world.node_cache.crowd.matches_combined(pod, group)
+    none_match = not any(counts for _, counts in found)
+    return found, none_match and snapshot.node_cache.affinity_index.matches_combined(pod, group)
 
 
-def _forbidden_domains(pod: Pod, world: SchedulingSnapshot) -> Domains:
-    """Domains of pods that keep this one out."""
-    ledger, crowd = world.node_cache, world.node_cache.crowd
+def _forbidden_domains(pod: Pod, snapshot: SchedulingSnapshot) -> Domains:
+    """Domains of placed pods with anti-affinity to this one."""
+    cache, index = snapshot.node_cache, snapshot.node_cache.affinity_index
     return [
-        (rule.key, ledger.count_by_domain(nodes, rule.key))
-        for rule, nodes in crowd.rules.items()
-        if rule.weight == REQUIRED_ANTI_AFFINITY and crowd.matches_selector(pod, rule.selector)
+        (rule.key, cache.count_by_domain(nodes, rule.key))
+        for rule, nodes in index.rules.items()
+        if rule.weight == REQUIRED_ANTI_AFFINITY and index.matches_selector(pod, rule.selector)
     ]
 
 

@@ -1,4 +1,4 @@
-"""NodeAffinity: nodeSelector and the required half of node affinity; both must hold."""
+"""NodeAffinity: nodeSelector and required node affinity; both must match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 REFUSED = NodeRefusal(("node(s) didn't match Pod's node affinity/selector",))
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | None:
     labels = pod.spec.node_selector.items()
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None

@@ -1,4 +1,4 @@
-"""NodeName: a pod that names its node goes nowhere else."""
+"""NodeName: a pod with spec.nodeName fits on no other node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 REFUSED = NodeRefusal(("node(s) didn't match the requested node name",))
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | None:
     wanted = pod.spec.node_name
     return (lambda info: None if info.name == wanted else REFUSED) if wanted else None
 

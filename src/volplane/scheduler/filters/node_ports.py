@@ -1,4 +1,4 @@
-"""NodePorts: a host port is one pod's; the address 0.0.0.0 stands for all of them."""
+"""NodePorts: one pod per host port; 0.0.0.0 stands for all addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ANY = "0.0.0.0"
 REFUSED = NodeRefusal(("node(s) didn't have free ports for the requested pod ports",), final=False)
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | None:
     wanted = host_ports(pod)
     if not wanted:
         return None

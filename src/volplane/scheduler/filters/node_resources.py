@@ -1,4 +1,4 @@
-"""NodeResourcesFit: what the pod asks for is still free; everything that is short is told."""
+"""NodeResourcesFit: the requested resources are free; the refusal lists all that are insufficient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 TOO_MANY = "Too many pods"
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | None:
     wanted = tuple(resources.requests(pod).items())
 
     def check(info: NodeInfo) -> NodeRefusal | None:
@@ -21,7 +21,7 @@ def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
         if not full and not short:
             return None
         reasons = (*((TOO_MANY,) if full else ()), *(f"Insufficient {name}" for name in short))
-        # What exceeds the whole node does not fit by evicting others either.
+        # What exceeds the whole node does not fit after evictions either.
         return NodeRefusal(reasons, final=any(amount > have.get(name, 0) for name, amount in wanted))
 
     return check

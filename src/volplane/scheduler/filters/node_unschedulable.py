@@ -1,4 +1,4 @@
-"""NodeUnschedulable: cordoned nodes take only pods that tolerate it."""
+"""NodeUnschedulable: cordoned nodes accept only pods that tolerate it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CORDON = Taint(key=taints.UNSCHEDULABLE, effect=taints.NO_SCHEDULE)
 REFUSED = NodeRefusal(("node(s) were unschedulable",))
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | None:
     return None if taints.find_untolerated_taint((CORDON,), pod.spec.tolerations) is None else check
 
 

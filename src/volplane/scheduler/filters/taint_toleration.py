@@ -1,4 +1,4 @@
-"""TaintToleration: NoSchedule and NoExecute keep out who does not tolerate them."""
+"""TaintToleration: NoSchedule and NoExecute taints refuse pods that do not tolerate them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 REFUSED = NodeRefusal(("node(s) had untolerated taint(s)",))
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | None:
     tolerations = pod.spec.tolerations
 
     def check(info: NodeInfo) -> NodeRefusal | None:

@@ -1,7 +1,7 @@
-"""PodTopologySpread: domains (zones, nodes) get about the same number of pods of a kind.
+"""PodTopologySpread: domains (zones, nodes) get about the same number of matching pods.
 
-Only nodes that the pod could go to make up domains, so that an empty zone which it cannot
-use does not keep it out of the others; and pods on their way out are not counted.
+Only nodes that the pod could use make up domains, so that an empty zone which it cannot use does not keep it
+out of the others. Terminating pods are not counted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NO_LABEL = NodeRefusal(("node(s) didn't match pod topology spread constraints (m
 
 
 class CountedConstraint(Struct, frozen=True):
-    """One constraint, counted."""
+    """A constraint with its counts."""
 
     key: str
     counts: Counter[str]  # pods in each domain that the pod could use, empty ones too
-    max_pods: int  # pods that a domain may have before this one comes
+    max_pods: int  # pods that a domain may have before this one is added
 
 
 def selector_of_constraint(constraint: TopologySpreadConstraint, pod: Pod) -> CombinedPodSelector:
@@ -59,13 +59,13 @@ def is_counted_for(constraint: TopologySpreadConstraint, pod: Pod) -> Callable[[
     return counts
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | None:
     hard = [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == DO_NOT_SCHEDULE]
     if not hard:
         return None
     keys = {c.topology_key for c in hard}
-    labelled = [info for info in world.node_cache.nodes if keys <= info.labels.keys()]
-    bounds = [_count_constraint(c, pod, world, labelled) for c in hard]
+    labelled = [info for info in snapshot.node_cache.nodes if keys <= info.labels.keys()]
+    bounds = [_count_constraint(c, pod, snapshot, labelled) for c in hard]
 
     def check(info: NodeInfo) -> NodeRefusal | None:
         for bound in bounds:
@@ -80,18 +80,18 @@ def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
 
 
 def _count_constraint(
-    constraint: TopologySpreadConstraint, pod: Pod, world: SchedulingSnapshot, nodes: list[NodeInfo]
+    constraint: TopologySpreadConstraint, pod: Pod, snapshot: SchedulingSnapshot, nodes: list[NodeInfo]
 ) -> CountedConstraint:
     group = selector_of_constraint(constraint, pod)
     key, counts = constraint.topology_key, Counter[str]()
-    held = world.node_cache.count_pods(group)
+    held = snapshot.node_cache.count_pods(group)
     may = is_counted_for(constraint, pod)
     for info in nodes:
         if may(info):
             counts[info.labels[key]] += held.get(info.name, 0)
     few = len(counts) < (constraint.min_domains or 1)
     least = 0 if few or not counts else min(counts.values())
-    itself = 1 if world.node_cache.crowd.matches_combined(pod, group) else 0
+    itself = 1 if snapshot.node_cache.affinity_index.matches_combined(pod, group) else 0
     return CountedConstraint(key, counts, least + constraint.max_skew - itself)
 
 

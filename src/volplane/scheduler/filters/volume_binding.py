@@ -1,4 +1,4 @@
-"""VolumeBinding: every claim of the pod has a volume that reaches the node, or can get one there."""
+"""VolumeBinding: each claim of the pod has a volume that the node reaches, or can get one there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 from volplane.scheduler.volumes import bindings_on, sort_claims
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | PodRefusal | None:
-    claims = sort_claims(pod, world)
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | PodRefusal | None:
+    claims = sort_claims(pod, snapshot)
     if isinstance(claims, str):
         return PodRefusal(claims)
     if not claims.bound and not claims.delayed:

@@ -1,7 +1,7 @@
-"""NodeVolumeLimits: a driver attaches only so many volumes to a node.
+"""NodeVolumeLimits: the maximum number of volumes that a driver attaches to a node.
 
-Counted are the volumes of the pods on the node and those that a VolumeAttachment puts there, each once. A
-claim that is not bound yet counts as a volume of its own, known by the claim's name until it has another.
+Counted are the volumes of the pods on the node and those of VolumeAttachments for it, each once. A claim that
+is not bound yet counts as a separate volume, identified by the claim's name.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ EXCEEDED = NodeRefusal(("node(s) exceed max volume count",), final=False)
 Disk = tuple[str, str]  # driver, handle
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
-    wanted = disks_of(pods.claim_keys(pod), world)
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | None:
+    wanted = disks_of(pods.claim_keys(pod), snapshot)
     if not wanted:
         return None
     drivers = {driver for driver, _ in wanted}
 
     def check(info: NodeInfo) -> NodeRefusal | None:
-        limits = limits_of(info.name, world)
+        limits = limits_of(info.name, snapshot)
         limited = [(driver, limits[driver]) for driver in drivers if driver in limits]
         if not limited:
             return None
-        attached = list(world.attached(info.name))
+        attached = list(snapshot.attached(info.name))
         most = len(info.claims) + len(attached) + len(wanted)
         if all(most <= limit for _, limit in limited):
-            return None  # however many of them are the same: enough room, and no need to look closer
-        held = disks_of(info.claims, world) | _attached_disks(attached, world)
+            return None  # even if all are different, they are below the limit
+        held = disks_of(info.claims, snapshot) | _attached_disks(attached, snapshot)
         for driver, limit in limited:
             here = {disk for disk in held if disk[0] == driver}
             new = {disk for disk in wanted if disk[0] == driver} - here
@@ -46,33 +46,33 @@ def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | None:
     return check
 
 
-def limits_of(node: str, world: SchedulingSnapshot) -> dict[str, int]:
-    csi_node = world.csi_node(node)
+def limits_of(node: str, snapshot: SchedulingSnapshot) -> dict[str, int]:
+    csi_node = snapshot.csi_node(node)
     drivers = csi_node.spec.drivers if csi_node is not None else ()
     return {d.name: d.allocatable.count for d in drivers if d.allocatable and d.allocatable.count is not None}
 
 
-def disks_of(claims: Iterable[str], world: SchedulingSnapshot) -> set[Disk]:
-    found = (disk_of(key, world) for key in claims)
+def disks_of(claims: Iterable[str], snapshot: SchedulingSnapshot) -> set[Disk]:
+    found = (disk_of(key, snapshot) for key in claims)
     return {disk for disk in found if disk is not None}
 
 
-def disk_of(key: str, world: SchedulingSnapshot) -> Disk | None:
-    claim = world.claim(key)
+def disk_of(key: str, snapshot: SchedulingSnapshot) -> Disk | None:
+    claim = snapshot.claim(key)
     if claim is None:
         return None
-    volume = world.volume(claim.spec.volume_name) if claim.spec.volume_name else None
+    volume = snapshot.volume(claim.spec.volume_name) if claim.spec.volume_name else None
     if volume is not None:
         source = volume.spec.csi
         return (source.driver, source.volume_handle) if source is not None else None
-    storage_class = world.storage_class(claim_class(claim) or "")
+    storage_class = snapshot.storage_class(claim_class(claim) or "")
     if storage_class is None or not classes.is_external(storage_class.provisioner):
         return None
     return classes.driver_name(storage_class.provisioner), key
 
 
-def _attached_disks(volumes: Iterable[str], world: SchedulingSnapshot) -> set[Disk]:
-    sources = (volume.spec.csi for name in volumes if (volume := world.volume(name)) is not None)
+def _attached_disks(volumes: Iterable[str], snapshot: SchedulingSnapshot) -> set[Disk]:
+    sources = (volume.spec.csi for name in volumes if (volume := snapshot.volume(name)) is not None)
     return {(source.driver, source.volume_handle) for source in sources if source is not None}
 
 

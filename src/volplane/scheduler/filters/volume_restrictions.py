@@ -1,4 +1,4 @@
-"""VolumeRestrictions: a ReadWriteOncePod claim is one pod's, in the whole cluster."""
+"""VolumeRestrictions: a ReadWriteOncePod claim is used by one pod in the whole cluster."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ REASON = (
 IN_USE = NodeRefusal((REASON,), final=False)
 
 
-def prepare(pod: Pod, world: SchedulingSnapshot) -> NodeCheck | PodRefusal | None:
+def prepare(pod: Pod, snapshot: SchedulingSnapshot) -> NodeCheck | PodRefusal | None:
     taken = False
     for use in pods.claim_uses(pod):
-        claim = world.claim(f"{pod.namespace}/{use.claim}")
+        claim = snapshot.claim(f"{pod.namespace}/{use.claim}")
         if claim is None:
             if use.ephemeral:
-                continue  # VolumeBinding says it better
+                continue  # VolumeBinding has the better message
             return PodRefusal(f'persistentvolumeclaim "{use.claim}" not found')
-        taken |= access.is_for_one_pod(claim) and world.node_cache.is_claim_used(claim.key)
+        taken |= access.is_for_one_pod(claim) and snapshot.node_cache.is_claim_used(claim.key)
     return (lambda info: IN_USE) if taken else None
 
 

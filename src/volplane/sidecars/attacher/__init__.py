@@ -1,10 +1,11 @@
-"""csi-attacher: VolumeAttachments become ControllerPublishVolume. Run it with `run(client, settings)`."""
+"""csi-attacher: attaches the volumes of VolumeAttachments. Run it with `run(client, settings)`."""
 
 from __future__ import annotations
 
 import asyncio
 
 from volplane.client.client import Client
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller
 from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import DriverClient, run_sidecar
@@ -24,11 +25,12 @@ async def run(
     settings: AttacherOptions,
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election."""
+    """Run until cancelled. `identity` (the pod's name) and `namespace` are for leader election."""
 
     registry = wait_registry or WaitRegistry()
 
@@ -48,6 +50,7 @@ async def run(
         lambda driver: f"external-attacher-leader-{driver.name}",
         work,
         caller=caller,
+        interceptor=interceptor,
         identity=identity,
         namespace=namespace,
     )

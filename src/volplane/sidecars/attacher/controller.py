@@ -1,8 +1,7 @@
 """Calls ControllerPublishVolume and ControllerUnpublishVolume for the VolumeAttachments of one driver.
 
-There are two controllers: for attachments, and for volumes that are deleted once nothing attaches them. What
-the attacher writes about a failure does not wake the attachment, so that it is retried when its pause is
-over.
+There are two controllers: one for attachments, one for volumes that are deleted once nothing attaches them.
+An error that the attacher writes does not wake the attachment, so that the retry waits for the backoff.
 """
 
 from __future__ import annotations
@@ -15,16 +14,18 @@ from typing import Any, assert_never
 
 from msgspec import Struct
 
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import PersistentVolume
 from volplane.api.errors import APIError, Conflict
 from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import BadReply, CallError
 from volplane.loops.controller import Controller, RetryableError
-from volplane.loops.queue import Backoff
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.attacher import plan as plans
 from volplane.sidecars.attacher.plan import (
@@ -41,7 +42,7 @@ from volplane.sidecars.attacher.settings import AttacherOptions
 log = logging.getLogger(__name__)
 
 COMPONENT = "csi-attacher"
-LONGEST_MESSAGE = 1024  # what the API server lets into an error
+LONGEST_MESSAGE = 1024  # bytes of an error that the API server accepts
 
 
 def _volume_of(attachment: VolumeAttachment) -> list[str]:
@@ -54,7 +55,7 @@ def _node_of(attachment: VolumeAttachment) -> list[str]:
 
 
 def build_driver_info(driver: DriverClient) -> plans.AttacherDriverInfo:
-    """What the plan has to know of the driver."""
+    """What the plan must know of the driver."""
     return plans.AttacherDriverInfo(
         driver.name,
         attaches="PUBLISH_UNPUBLISH_VOLUME" in driver.controller,
@@ -89,7 +90,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
             resync=settings.resync,
         )
         self.driver, self.settings = driver, settings
-        self.facts = build_driver_info(driver)
+        self.driver_info = build_driver_info(driver)
 
     def setup(self) -> None:
         self.memory = AttacherMemory()
@@ -109,7 +110,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         return [new.name] if plans.is_relevant_change(old, new) else []
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
-        if new is None or old is not None:  # one that appears may be what an attachment waits for
+        if new is None or old is not None:  # an attachment may wait for a new volume
             return []
         return self._keys_to_reconcile(self.by_volume[new.name])
 
@@ -121,8 +122,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         return self._keys_to_reconcile(self.by_node[node.name])
 
     def _keys_to_reconcile(self, attachments: Iterable[VolumeAttachment]) -> list[str]:
-        mine = (a for a in attachments if a.spec.attacher == self.driver.name)
-        return [a.name for a in mine if not a.status.attached or a.is_deleting]
+        ours = (a for a in attachments if a.spec.attacher == self.driver.name)
+        return [a.name for a in ours if not a.status.attached or a.is_deleting]
 
     # --- what to do
 
@@ -134,8 +135,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         node = self.nodes.get(attachment.spec.node_name)
         return AttachmentView(attachment, volume, node, key in self.memory.disputed)
 
-    def plan(self, view: AttachmentView) -> Iterator[plans.Step]:
-        return plans.plan(view.attachment, view.volume, view.node, self.facts, forced=view.disputed)
+    def plan(self, view: AttachmentView) -> Iterator[plans.Step | Wait]:
+        return plans.plan(view.attachment, view.volume, view.node, self.driver_info, forced=view.disputed)
 
     def update_memory(
         self, key: str, view: AttachmentView | None, steps: Sequence[plans.Step | CommonStep]
@@ -162,15 +163,15 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
                 await self._unpublish(attachment, step)
             case MarkAttached():
                 await self._set_attached(attachment, {})
-            case ReportAttachError(why):
-                raise RetryableError(why)
+            case ReportAttachError(message):
+                return await self._write_error(attachment, RetryableError(message))
             case _:
                 assert_never(step)
         self.memory.disputed.discard(attachment.name)
 
     async def _add_volume_finalizer(self, volume: str) -> None:
         with trace.span(COMPONENT, "hold volume", f"pv/{volume}"):
-            finalizers = {"metadata": {"finalizers": [self.facts.finalizer]}}
+            finalizers = {"metadata": {"finalizers": [self.driver_info.finalizer]}}
             with _as_retryable("could not add PersistentVolume finalizer"):
                 await self.client.patch(PersistentVolume, volume, strategic=finalizers)
 
@@ -179,7 +180,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         intents = [self._add_volume_finalizer(step.hold)] if step.hold else []
         if not step.intent_written:
             intents.append(self._write_intent(attachment, step.node_id))
-        # Writes to two objects may share a commit; both are awaited, and the first failure counts.
+        # At the same time, so that they can share a commit of the store. The first error is raised.
         for failed in await asyncio.gather(*intents, return_exceptions=True):
             if failed is not None:
                 raise failed
@@ -207,8 +208,13 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         )
 
     async def _write_intent(self, attachment: VolumeAttachment, node_id: str) -> None:
-        """Write the intent before the call: the attachment cannot be deleted without a detach any more."""
-        intent = {"metadata": {"finalizers": [self.facts.finalizer], "annotations": {plans.NODE_ID: node_id}}}
+        """Write the intent before the call: from now on the attachment is not deleted without a detach."""
+        intent = {
+            "metadata": {
+                "finalizers": [self.driver_info.finalizer],
+                "annotations": {ATTACHMENT_NODE_ID_ANNOTATION: node_id},
+            }
+        }
         words = "could not save VolumeAttachment"
         with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(words):
             await self.client.patch(VolumeAttachment, attachment.name, strategic=intent, uid=attachment.uid)
@@ -224,8 +230,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         log.info("Detached", extra=about)
 
     async def _remove_finalizer(self, attachment: VolumeAttachment) -> None:
-        """The finalizer first: after a crash in between the attachment is deleted rather than stuck."""
-        removal = {"metadata": {"$deleteFromPrimitiveList/finalizers": [self.facts.finalizer]}}
+        """Remove the finalizer first: after a crash in between, the attachment is gone and not stuck."""
+        removal = {"metadata": {"$deleteFromPrimitiveList/finalizers": [self.driver_info.finalizer]}}
         with trace.span(COMPONENT, "detached", f"va/{attachment.name}"):
             left = await self.client.patch(
                 VolumeAttachment, attachment.name, strategic=removal, uid=attachment.uid, missing_ok=True
@@ -278,7 +284,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
             for attachment in self.attachments.all():
                 if attachment.spec.attacher == self.driver.name and self._is_disputed(attachment, published):
                     log.warning(
-                        "The driver's list says otherwise, trying again", extra=_log_fields(attachment)
+                        "The driver's list contradicts the status, trying again",
+                        extra=_log_fields(attachment),
                     )
                     self.memory.disputed.add(attachment.name)
                     self.queue.add(attachment.name)
@@ -300,7 +307,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
             for entry in page.entries:
                 published[entry.volume.volume_id] = frozenset(entry.status.published_node_ids)
             if page.next_token in seen:
-                raise BadReply(f"ListVolumes: the reply is not valid: next_token {token!r} comes again")
+                raise BadReply(f"ListVolumes: the reply is not valid: next_token {token!r} is repeated")
             token = page.next_token
             if not token:
                 return published
@@ -338,7 +345,7 @@ class VolumeFinalizerRemover(Controller[str, AttachedVolumeView, RemoveAttacherF
             return None
         return AttachedVolumeView(volume, self.by_volume[key], self.finalizer)
 
-    def plan(self, view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer]:
+    def plan(self, view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer | Wait]:
         return plans.plan_release(view)
 
     async def act(self, key: str, view: AttachedVolumeView, step: RemoveAttacherFinalizer) -> None:
@@ -352,10 +359,10 @@ class VolumeFinalizerRemover(Controller[str, AttachedVolumeView, RemoveAttacherF
 
 @contextmanager
 def _as_retryable(words: str) -> Iterator[None]:
-    """Turn what the server refuses into an error that is written to the attachment."""
+    """Turn an error of the API server into one that is written to the attachment."""
     try:
         yield
-    except Conflict:  # somebody else has written: plan again
+    except Conflict:  # it was changed meanwhile: plan again
         raise
     except APIError as error:
         raise RetryableError(f"{words}: {error}") from error

@@ -1,9 +1,9 @@
-"""What a VolumeAttachment needs next of its driver.
+"""What a VolumeAttachment needs next from its driver.
 
-Attaching: the volume gets a finalizer, the attachment gets a finalizer and the node ID in one write, then the
-driver is called. Detaching uses what was written, so that it also works when the node's registration is gone.
-A failed attach keeps its finalizer, because even a final error may have left something behind that only
-ControllerUnpublishVolume cleans up.
+To attach, the volume gets a finalizer, the attachment gets a finalizer and the node ID in one write, then the
+driver is called. Detaching uses the node ID that was written, so it also works when the driver is no longer
+registered on the node. After a failed attach the finalizer stays: even a final error may leave something
+behind that only ControllerUnpublishVolume cleans up.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeSpec, SecretReference
 from volplane.api.names import sanitize_driver
 from volplane.api.storage import CSINode, VolumeAttachment
-
-NODE_ID = "csi.alpha.kubernetes.io/node-id"
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class AttacherDriverInfo(Struct, frozen=True):
@@ -32,7 +32,7 @@ class AttacherDriverInfo(Struct, frozen=True):
 
 
 class AddAttacherFinalizer(Struct, frozen=True):
-    """Add our finalizer to the volume: it must not be deleted while it may be attached."""
+    """Add our finalizer to the volume, which must not be deleted while it may be attached."""
 
     volume: str
 
@@ -47,8 +47,8 @@ class ControllerPublish(Struct, frozen=True):
     read_only: bool = False
     secret: SecretReference | None = None
     attributes: Mapping[str, str] = {}
-    intent_written: bool = False  # the attachment carries finalizer and node ID already
-    hold: str = ""  # the volume that needs our finalizer first
+    intent_written: bool = False  # the attachment has the finalizer and the node ID
+    hold: str = ""  # the volume that needs our finalizer before the call
 
 
 class ControllerUnpublish(Struct, frozen=True):
@@ -58,13 +58,14 @@ class ControllerUnpublish(Struct, frozen=True):
 
 
 class MarkAttached(Struct, frozen=True):
-    """The driver has nothing to attach: set `attached`."""
+    """Set `attached` for a driver that attaches nothing."""
 
 
 class ReportAttachError(Struct, frozen=True):
-    """It cannot be done now; the reason goes into attachError or detachError."""
+    """The driver cannot be called: write the message into attachError or detachError. A `Wait` follows."""
 
-    why: str
+    message: str
+    reason: WaitReason = WaitReason.ATTACHMENT_INVALID
 
 
 Step = AddAttacherFinalizer | ControllerPublish | ControllerUnpublish | MarkAttached | ReportAttachError
@@ -76,7 +77,22 @@ def plan(
     node: CSINode | None,
     driver: AttacherDriverInfo,
     *,
-    forced: bool = False,  # the driver's own list contradicts the status
+    forced: bool = False,  # the driver's list of volumes contradicts the status
+) -> Iterator[Step | Wait]:
+    for step in _plan(attachment, volume, node, driver, forced=forced):
+        yield step
+        if isinstance(step, ReportAttachError):
+            data = WaitData(node=attachment.spec.node_name, driver=driver.name)
+            yield Wait(step.reason, data, message=step.message, backoff=True)
+
+
+def _plan(
+    attachment: VolumeAttachment,
+    volume: PersistentVolume | None,
+    node: CSINode | None,
+    driver: AttacherDriverInfo,
+    *,
+    forced: bool,
 ) -> Iterator[Step]:
     if attachment.spec.attacher != driver.name:
         return
@@ -113,7 +129,7 @@ def _attach(
     if not node_id:
         if hold:
             yield AddAttacherFinalizer(hold)
-        yield ReportAttachError(_not_registered_message(attachment, node, driver))
+        yield _not_registered(attachment, node, driver)
         return
     yield ControllerPublish(
         handle=spec.csi.volume_handle,
@@ -126,7 +142,7 @@ def _attach(
         secret=spec.csi.controller_publish_secret_ref,
         attributes=spec.csi.volume_attributes,
         intent_written=driver.finalizer in attachment.metadata.finalizers
-        and attachment.metadata.annotations.get(NODE_ID) == node_id,
+        and attachment.metadata.annotations.get(ATTACHMENT_NODE_ID_ANNOTATION) == node_id,
         hold=hold,
     )
 
@@ -141,22 +157,25 @@ def _detach(
     if isinstance(spec, ReportAttachError):
         return spec
     assert spec.csi is not None
-    node_id = registered_node_id(node, driver.name) or attachment.metadata.annotations.get(NODE_ID, "")
+    node_id = registered_node_id(node, driver.name) or attachment.metadata.annotations.get(
+        ATTACHMENT_NODE_ID_ANNOTATION, ""
+    )
     if not node_id:
-        return ReportAttachError(_not_registered_message(attachment, node, driver))
+        return _not_registered(attachment, node, driver)
     return ControllerUnpublish(spec.csi.volume_handle, node_id, spec.csi.controller_publish_secret_ref)
 
 
 def _spec(
     attachment: VolumeAttachment, volume: PersistentVolume | None
 ) -> PersistentVolumeSpec | ReportAttachError:
-    """The volume that the attachment is for; it always has a CSI source."""
+    """The spec of the volume to attach, which has a CSI source."""
     source = attachment.spec.source
     if source.persistent_volume_name is not None and source.inline_volume_spec is not None:
         return ReportAttachError("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")
     if source.persistent_volume_name is not None:
         if volume is None:
-            return ReportAttachError(f'persistentvolume "{source.persistent_volume_name}" not found')
+            message = f'persistentvolume "{source.persistent_volume_name}" not found'
+            return ReportAttachError(message, WaitReason.VOLUME_NOT_FOUND)
         spec = volume.spec
     elif source.inline_volume_spec is not None:
         spec = source.inline_volume_spec
@@ -168,18 +187,21 @@ def _spec(
 
 
 def registered_node_id(node: CSINode | None, driver: str) -> str:
-    """The driver's own name for the node, as the driver registered it there."""
+    """The node ID that the driver has registered."""
     drivers = node.spec.drivers if node is not None else ()
     return next((d.node_id for d in drivers if d.name == driver), "")
 
 
-def _not_registered_message(
+def _not_registered(
     attachment: VolumeAttachment, node: CSINode | None, driver: AttacherDriverInfo
-) -> str:
+) -> ReportAttachError:
     name = attachment.spec.node_name
-    if node is None:
-        return f'csinode.storage.k8s.io "{name}" not found'
-    return f"CSINode {name} does not contain driver {driver.name}"
+    message = (
+        f'csinode.storage.k8s.io "{name}" not found'
+        if node is None
+        else f"CSINode {name} does not contain driver {driver.name}"
+    )
+    return ReportAttachError(message, WaitReason.DRIVER_NOT_REGISTERED)
 
 
 class AttachedVolumeView(Struct, frozen=True):
@@ -192,26 +214,30 @@ class RemoveAttacherFinalizer(Struct, frozen=True):
     """Remove our finalizer from the volume."""
 
 
-def plan_release(view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer]:
-    if may_release(view.volume, view.attachments, view.finalizer):
+def plan_release(view: AttachedVolumeView) -> Iterator[RemoveAttacherFinalizer | Wait]:
+    volume = view.volume
+    if may_release(volume, view.attachments, view.finalizer):
         yield RemoveAttacherFinalizer()
+    elif volume.is_deleting and view.finalizer in volume.metadata.finalizers:
+        nodes = tuple(sorted(attachment.spec.node_name for attachment in view.attachments))
+        yield Wait(WaitReason.VOLUME_STILL_ATTACHED, WaitData(volume=volume.name, nodes=nodes))
 
 
 def may_release(volume: PersistentVolume, attachments: Sequence[VolumeAttachment], finalizer: str) -> bool:
-    """The volume is being deleted and has no attachment left."""
+    """The volume is being deleted and has no attachments."""
     return volume.is_deleting and finalizer in volume.metadata.finalizers and not attachments
 
 
 def is_disputed(attachment: VolumeAttachment, handle: str, published: Mapping[str, frozenset[str]]) -> bool:
     """The driver's list of published volumes contradicts the attachment's status."""
-    node_id = attachment.metadata.annotations.get(NODE_ID)
+    node_id = attachment.metadata.annotations.get(ATTACHMENT_NODE_ID_ANNOTATION)
     if node_id is None:
         return False
     return attachment.status.attached != (node_id in published.get(handle, frozenset()))
 
 
 def is_relevant_change(old: VolumeAttachment | None, new: VolumeAttachment | None) -> bool:
-    """Whether a change matters: our own writes must not cut the backoff short."""
+    """A field has changed that wakes the attachment. Our own writes must not cut the backoff short."""
     if old is None or new is None or old is new:
         return True
     return _relevant_fields(old) != _relevant_fields(new)

@@ -1,4 +1,4 @@
-"""The attacher's flags, under upstream's names and with its defaults; client-side request limits are off."""
+"""The attacher's flags, with upstream's names and defaults; requests to the API server are not limited."""
 
 from typing import Annotated
 

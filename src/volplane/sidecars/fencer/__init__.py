@@ -1,4 +1,4 @@
-"""node-fencer: a node that is proven to be off gives its volumes up at once. Run it with `run(client, …)`."""
+"""node-fencer: taints nodes whose instance is stopped, so that their volumes are detached at once."""
 
 from volplane.sidecars.fencer.controller import run
 

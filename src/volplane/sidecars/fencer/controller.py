@@ -1,7 +1,6 @@
-"""Watches nodes that are not ready, and asks their cloud about them.
+"""Asks the cloud about the instances of nodes that are not ready.
 
-Any number of these may run at the same time: what they write is the same, and is refused if the node has
-changed meanwhile.
+Several fencers may run at the same time: they write the same, and a write fails if the node has changed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from volplane.api.storage import CSINode
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Replan
 from volplane.loops.wait_reports import WaitRegistry
-from volplane.rules.steps import Wait
+from volplane.rules.waits import Wait
 from volplane.sidecars.fencer.plan import (
     AddFenceTaint,
     CheckInstance,
@@ -31,7 +30,7 @@ from volplane.sidecars.fencer.plan import (
 
 log = logging.getLogger(__name__)
 
-CLOUD_TIMEOUT = 10.0  # seconds that the cloud gets
+CLOUD_TIMEOUT = 10.0  # seconds for a request to the cloud
 IsInstanceOff = Callable[[str], Awaitable[bool]]  # whether an instance is off
 
 
@@ -87,7 +86,7 @@ class Fencer(Controller[str, FencerView, Step]):
 
 
 def _is_relevant_change(old: Node | None, new: Node) -> bool:
-    """More than a heartbeat."""
+    """More has changed than the heartbeat."""
     return old is None or old.spec.taints != new.spec.taints or _ready_status(old) != _ready_status(new)
 
 
@@ -98,5 +97,5 @@ def _ready_status(node: Node) -> list[str]:
 async def run(
     client: Client, *, driver: str, is_off: IsInstanceOff, wait_registry: WaitRegistry | None = None
 ) -> None:
-    """Until cancelled."""
+    """Run until cancelled."""
     await (wait_registry or WaitRegistry()).run(Fencer(client, driver=driver, is_off=is_off))

@@ -1,8 +1,7 @@
-"""When a node is fenced: it is not ready, and its cloud confirms that the machine is off.
+"""When a node is fenced: it is not ready, and the cloud confirms that its instance is off.
 
-Then it gets the taint with which an operator would confirm the same, with a value of our own, so that pods
-are removed and volumes detached as after an operator's taint. Only our own taint is removed again, when the
-node is ready.
+The node gets the out-of-service taint that an operator would set, with a value of our own, so that its pods
+are deleted and its volumes detached. Only a taint with our value is removed, when the node is ready again.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from volplane.api.core import Node, Taint
-from volplane.rules.steps import UNTIL_CHANGED, Wait
 from volplane.rules.taints import (
     INSTANCE_STOPPED,
     NO_EXECUTE,
@@ -20,6 +18,7 @@ from volplane.rules.taints import (
     is_out_of_service,
     is_ready,
 )
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 FENCE_TAINT = Taint(key=OUT_OF_SERVICE, value=INSTANCE_STOPPED, effect=NO_EXECUTE)
 CHECK_INTERVAL = 5.0  # seconds between two checks of a node that is not ready
@@ -27,12 +26,12 @@ CHECK_INTERVAL = 5.0  # seconds between two checks of a node that is not ready
 
 class FencerView(Struct, frozen=True):
     node: Node
-    instance: str  # of the node's machine; "" if that is not known
-    off: bool | None = None  # whether the cloud says that the machine is off; None: not asked yet
+    instance: str  # the node's instance; "" if it is not known
+    off: bool | None = None  # whether the cloud reports the instance off; None: not asked yet
 
 
 class CheckInstance(Struct, frozen=True):
-    """Ask the cloud whether the machine is off."""
+    """Ask the cloud whether the instance is off."""
 
     instance: str
 
@@ -53,7 +52,7 @@ def is_fence_taint(taint: Taint) -> bool:
 
 
 def needs_instance_check(node: Node) -> bool:
-    """Whether it matters if the node's machine is off."""
+    """The node is not ready, and nothing has confirmed yet that it is off."""
     return not is_ready(node) and not is_out_of_service(node)
 
 
@@ -70,9 +69,7 @@ def plan(view: FencerView) -> Iterator[Step | Wait]:
         elif instance and view.off is None:
             yield CheckInstance(instance)
         elif instance:
-            yield Wait(
-                CHECK_INTERVAL,
-                f"{node.name} does not answer, but its instance {instance} is not known to be off",
-            )
+            data = WaitData(node=node.name, names=(instance,))
+            yield Wait(WaitReason.INSTANCE_NOT_STOPPED, data, CHECK_INTERVAL)
         else:
-            yield Wait(UNTIL_CHANGED, f"{node.name} does not answer, and nobody knows which instance it is")
+            yield Wait(WaitReason.INSTANCE_UNKNOWN, WaitData(node=node.name))

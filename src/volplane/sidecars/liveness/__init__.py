@@ -1,4 +1,4 @@
-"""livenessprobe: turns the driver's Probe into an HTTP answer. Run it with `run(settings)`."""
+"""livenessprobe: answers HTTP health checks with the driver's Probe. Run it with `run(settings)`."""
 
 from volplane.sidecars.liveness.service import run
 from volplane.sidecars.liveness.settings import LivenessOptions

@@ -1,6 +1,6 @@
-"""The liveness probe at work: one Probe for each request to `/healthz`, over a connection of its own.
+"""Calls Probe for each request to `/healthz`, over a new connection.
 
-A driver whose answer says nothing about readiness is ready.
+A driver whose reply does not set `ready` is ready.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from volplane.csi import v1
-from volplane.csi.client import CsiChannel
+from volplane.csi.call_interceptor import CallInterceptor
+from volplane.csi.client import CsiChannel, SocketOpener
 from volplane.csi.outcome import CallError
 from volplane.sidecars import health
 from volplane.sidecars.liveness.settings import LivenessOptions
@@ -20,15 +22,28 @@ log = logging.getLogger(__name__)
 COMPONENT = "liveness-probe"
 
 
-async def run(settings: LivenessOptions, *, started: Callable[[int], None] | None = None) -> None:
-    """Until cancelled. `started` hears the port, for those who left the choice to us."""
-    async with CsiChannel(settings.csi_address, component=COMPONENT) as channel:
+async def run(
+    settings: LivenessOptions,
+    *,
+    started: Callable[[int], None] | None = None,
+    open_socket: SocketOpener | None = None,
+    interceptor: CallInterceptor | None = None,
+) -> None:
+    """Run until cancelled. `started` is called with the port, which may have been chosen by the system."""
+    connect = partial(
+        CsiChannel,
+        settings.csi_address,
+        component=COMPONENT,
+        open_socket=open_socket,
+        interceptor=interceptor,
+    )
+    async with connect() as channel:
         await channel.ready()
         info = await channel.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=settings.probe_timeout)
     log.info("CSI driver name", extra={"driver": info.name})
 
     async def check() -> tuple[int, str]:
-        return await probe_driver(settings)
+        return await probe_driver(settings, connect)
 
     async with health(settings.endpoint, {"/healthz": check}, settings.metrics_path) as port:
         log.info("ServeMux listening", extra={"address": settings.endpoint, "port": port})
@@ -37,9 +52,9 @@ async def run(settings: LivenessOptions, *, started: Callable[[int], None] | Non
         await asyncio.get_running_loop().create_future()
 
 
-async def probe_driver(settings: LivenessOptions) -> tuple[int, str]:
+async def probe_driver(settings: LivenessOptions, connect: Callable[[], CsiChannel]) -> tuple[int, str]:
     try:
-        async with CsiChannel(settings.csi_address, component=COMPONENT) as channel:
+        async with connect() as channel:
             answer = await channel.call("Probe", v1.ProbeRequest(), timeout=settings.probe_timeout)
     except CallError as error:
         log.error("health check failed: %s", error)

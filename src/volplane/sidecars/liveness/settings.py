@@ -1,6 +1,6 @@
-"""The liveness probe's flags, under upstream's names and with its defaults.
+"""The liveness probe's flags, with upstream's names and defaults.
 
-`health_port` listens on loopback here; `http_endpoint` says itself where.
+Unlike upstream, `health_port` listens on loopback only; `http_endpoint` sets any other address.
 """
 
 from typing import Annotated

@@ -1,7 +1,7 @@
-"""csi-provisioner: claims become volumes, released volumes go. Run it with `run(client, settings)`.
+"""csi-provisioner: creates volumes for claims, deletes released volumes. Run it with `run(client, settings)`.
 
-With `--node-deployment` one runs beside the driver on every node, and each looks after its own node's
-volumes; otherwise one leads for the cluster.
+With `--node-deployment` one runs beside the driver on every node and handles the volumes of its node;
+otherwise one is elected leader for the cluster.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from volplane.api.names import sanitize_driver
 from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller
 from volplane.loops.controller import Unsupported
 from volplane.loops.events import EventRecorder
@@ -41,45 +42,55 @@ async def run(
     settings: ProvisionerOptions,
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
     node: str = "",
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election and for whom
-    capacities belong to, `node` for --node-deployment.
+    """Run until cancelled.
+
+    `identity` (the pod's name) and `namespace` are for leader election and for the owner of capacities,
+    `node` is for --node-deployment.
     """
-    me = identity or socket.gethostname()
-    here = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else ""
-    if settings.node_deployment and not here:
-        raise Unsupported("--node-deployment needs to know its node: NODE_NAME is not set")
+    pod_name = identity or socket.gethostname()
+    node_name = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else ""
+    if settings.node_deployment and not node_name:
+        raise Unsupported("--node-deployment needs the name of its node: NODE_NAME is not set")
 
     registry = wait_registry or WaitRegistry()
 
     async def work(driver: DriverClient) -> None:
         if settings.enable_capacity and "GET_CAPACITY" not in driver.controller:
             raise Unsupported(
-                f"--enable-capacity needs a driver with GET_CAPACITY, and {driver.name} has none"
+                f"--enable-capacity needs the capability GET_CAPACITY, which {driver.name} does not have"
             )
-        turns = await _join_node_race(client, driver, settings, here) if here else None
+        node_race = await _join_node_race(client, driver, settings, node_name) if node_name else None
         millis = int(clock.wall().timestamp() * 1000)
-        stamp = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (f"-{here}" if here else "")
-        async with EventRecorder(client, f"{driver.name}_{me}") as events, asyncio.TaskGroup() as group:
-            changed = await _start_capacity_publisher(
-                client, driver, settings, events, turns, group, registry, me, namespace
+        provisioner_identity = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (
+            f"-{node_name}" if node_name else ""
+        )
+        async with EventRecorder(client, f"{driver.name}_{pod_name}") as events, asyncio.TaskGroup() as group:
+            on_capacity_change = await _start_capacity_publisher(
+                client, driver, settings, events, node_race, group, registry, pod_name, namespace
             )
             claims = ClaimProvisioner(
                 client,
                 driver,
                 settings,
                 events=events,
-                identity=stamp,
-                turns=turns,
-                changed=changed,
+                identity=provisioner_identity,
+                node_race=node_race,
+                on_capacity_change=on_capacity_change,
             )
             group.create_task(registry.run(claims))
             volumes = ReleasedVolumeDeleter(
-                client, driver, settings, events=events, turns=turns, changed=changed
+                client,
+                driver,
+                settings,
+                events=events,
+                node_race=node_race,
+                on_capacity_change=on_capacity_change,
             )
             group.create_task(registry.run(volumes))
             if "CREATE_DELETE_SNAPSHOT" in driver.controller:
@@ -94,13 +105,14 @@ async def run(
         lambda driver: sanitize_driver(driver.name),
         work,
         caller=caller,
-        identity=me,
+        interceptor=interceptor,
+        identity=pod_name,
         namespace=namespace,
     )
 
 
 async def _watch_snapshots(client: Client, claims: ClaimProvisioner) -> None:
-    """Whenever the kinds of snapshots are installed: perhaps after us."""
+    """Watch snapshots once their CRDs are installed, which may be later than we start."""
     await wait_for_snapshot_crd(client)
     await claims.watch_snapshots()
 
@@ -117,13 +129,13 @@ async def _start_capacity_publisher(
     driver: DriverClient,
     settings: ProvisionerOptions,
     events: EventRecorder,
-    turns: NodeClaimRace | None,
+    node_race: NodeClaimRace | None,
     group: asyncio.TaskGroup,
     registry: WaitRegistry,
     pod: str,
     namespace: str,
 ) -> Callable[[str], None]:
-    """Who is to be told that a class has more or less room."""
+    """Returns what to call when the capacity of a class has changed."""
     if not settings.enable_capacity:
         return lambda storage_class: None
     capacities = CapacityPublisher(
@@ -133,8 +145,8 @@ async def _start_capacity_publisher(
         events=events,
         namespace=namespace,
         owner=await find_owner(client, pod, namespace, settings.capacity_ownerref_level),
-        node=turns.node if turns else "",
-        places=turns.places if turns else None,
+        node=node_race.node if node_race else "",
+        segments=node_race.segments if node_race else None,
     )
     group.create_task(registry.run(capacities))
     return capacities.refresh

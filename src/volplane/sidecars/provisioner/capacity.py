@@ -1,6 +1,6 @@
-"""Which CSIStorageCapacity objects there have to be: one per class and place.
+"""Which CSIStorageCapacity objects must exist: one per storage class and topology term.
 
-A place is a set of segments, as `topology.Term`; a driver without topology has one place: everywhere.
+A driver without topology has one term, the empty one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
 from volplane.rules import classes
 from volplane.sidecars.provisioner.topology import Term
 
-DRIVER = "csi.storage.k8s.io/drivername"
-MANAGED_BY = "csi.storage.k8s.io/managed-by"
 MANAGER = "external-provisioner"
 LONGEST_LABEL = 63
 
 
 class CapacitySlot(Struct, frozen=True):
-    """What one object is about."""
+    """The class and topology term of one object."""
 
     storage_class: str
     term: Term
@@ -34,10 +32,10 @@ class CapacitySlot(Struct, frozen=True):
 
 
 def manager_label(node: str) -> str:
-    """Who keeps the objects: one for the cluster, or one per node."""
-    whole = f"{MANAGER}-{node}" if node else MANAGER
-    if len(whole) <= LONGEST_LABEL:
-        return whole
+    """The value of the managed-by label: one for the cluster, or one per node."""
+    label = f"{MANAGER}-{node}" if node else MANAGER
+    if len(label) <= LONGEST_LABEL:
+        return label
     digest = hashlib.sha256(node.encode()).hexdigest()[:16]
     return f"{MANAGER}-{digest}"
 
@@ -45,7 +43,7 @@ def manager_label(node: str) -> str:
 def list_terms(
     nodes: Mapping[str, Node], registrations: Mapping[str, CSINode], driver: str, *, topological: bool
 ) -> frozenset[Term]:
-    """Where the driver is registered, by the segments that it names."""
+    """The topology terms of the nodes where the driver is registered."""
     found: set[Term] = set()
     for name, registration in registrations.items():
         entry = next((d for d in registration.spec.drivers if d.name == driver), None)
@@ -59,13 +57,13 @@ def list_terms(
 
 
 def build_slots(
-    kept: Iterable[StorageClass], terms: Iterable[Term], driver: str, *, immediate: bool
+    storage_classes: Iterable[StorageClass], terms: Iterable[Term], driver: str, *, immediate: bool
 ) -> dict[str, CapacitySlot]:
-    """By key. Immediate classes do not ask where there is room, so nobody would look at their objects."""
-    mine = [c for c in kept if classes.driver_name(c.provisioner) == driver]
-    named = [c.name for c in mine if immediate or classes.is_delayed(c)]
-    made = [CapacitySlot(name, term) for name in named for term in terms]
-    return {slot.key: slot for slot in made}
+    """The slots by key. The scheduler does not look at the capacities of classes with Immediate binding."""
+    ours = [c for c in storage_classes if classes.driver_name(c.provisioner) == driver]
+    names = [c.name for c in ours if immediate or classes.is_delayed(c)]
+    slots = [CapacitySlot(name, term) for name in names for term in terms]
+    return {slot.key: slot for slot in slots}
 
 
 def slot_of(capacity: CSIStorageCapacity) -> CapacitySlot:

@@ -1,7 +1,7 @@
-"""What a class's parameters mean to Kubernetes before the driver sees the rest: file system and secrets.
+"""The parameters of a StorageClass that are not for the driver: file system and secrets.
 
-Keys under `csi.storage.k8s.io/` are ours, taken out, and unknown ones refused. Their old spellings without
-the prefix are still read, but go to the driver as well, as they always did.
+Keys with the prefix `csi.storage.k8s.io/` are removed before the driver is called, and unknown ones are an
+error. The old keys without the prefix are still read, and also passed to the driver, as upstream does.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ FS_TYPE = PREFIX + "fstype"
 
 
 class BadParameters(ValueError):
-    """The class asks for something that can never work."""
+    """The parameters of the class are invalid."""
 
 
 class SecretParameterKeys(Struct, frozen=True):
-    """Under which parameters a secret is named."""
+    """The keys of the parameters that name a secret."""
 
     kind: str
-    old: str = ""  # spelling without prefix, before Name and Namespace
+    old: str = ""  # old key without the prefix; Name or Namespace is appended
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ NODE_PUBLISH = SecretParameterKeys("node-publish-", "csiNodePublishSecret")
 CONTROLLER_EXPAND = SecretParameterKeys("controller-expand-")
 NODE_EXPAND = SecretParameterKeys("node-expand-")
 CONTROLLER_MODIFY = SecretParameterKeys("controller-modify-")
-ANY = SecretParameterKeys("")  # for every operation that names none of its own
+ANY = SecretParameterKeys("")  # for all operations without keys of their own
 
 _SECRETS = (
     PROVISIONER,
@@ -79,7 +79,7 @@ def fs_type(parameters: Mapping[str, str], default: str = "") -> str:
 
 
 def driver_parameters(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The parameters without those that were meant for us."""
+    """The parameters that are passed to the driver."""
     for key in parameters:
         if key.startswith(PREFIX) and key not in _KNOWN:
             raise BadParameters(f'found unknown parameter key "{key}" with reserved namespace {PREFIX}')
@@ -123,5 +123,5 @@ def _templates(keys: SecretParameterKeys, parameters: Mapping[str, str]) -> tupl
 def _single_value(spellings: list[str], parameters: Mapping[str, str]) -> str | None:
     given = [key for key in spellings if key in parameters]
     if len(given) > 1:
-        raise BadParameters(f"{' and '.join(given)} mean the same, set only one of them")
+        raise BadParameters(f"{' and '.join(given)} mean the same: set only one of them")
     return parameters[given[0]] if given else None

@@ -1,7 +1,7 @@
-"""Which claims get a volume of this driver, with which order; and which volumes are to be deleted.
+"""Which claims get a volume of this driver, with which request; and which volumes are deleted.
 
-An order whose outcome is open comes before everything else: whatever happened to the claim meanwhile, the
-call is repeated until its outcome is known, and only then the claim can be deleted.
+A request whose outcome is unknown comes first: whatever has happened to the claim since, the call is repeated
+until its outcome is known, and only then can the claim be deleted.
 """
 
 from __future__ import annotations
@@ -10,17 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from volplane.api.annotations import (
+    MIGRATED_TO_ANNOTATION,
+    PROVISIONED_BY_ANNOTATION,
+    SELECTED_NODE_ANNOTATION,
+)
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, SecretReference
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass
 from volplane.rules import binding, classes, sizes
 from volplane.rules import topology as topology_rules
-from volplane.rules.steps import RecordEvent, Wait, normal
+from volplane.rules.steps import RecordEvent, normal
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.provisioner import parameters as keys
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.parameters import BadParameters, InvalidTemplate
 from volplane.sidecars.provisioner.provision_request import (
     DELETION_SECRET,
-    INTENT,
     ProvisionRequest,
     VolumeSecrets,
     has_intent,
@@ -35,7 +41,7 @@ from volplane.sidecars.provisioner.topology import (
 
 
 class ProvisionerDriverInfo(Struct, frozen=True):
-    """What the plan must know of the driver, and of how we were told to use it."""
+    """What the plan must know of the driver and of the options."""
 
     name: str
     plugin: frozenset[str] = frozenset({"CONTROLLER_SERVICE"})
@@ -48,8 +54,8 @@ class ProvisionerDriverInfo(Struct, frozen=True):
     strict_topology: bool = False
     immediate_topology: bool = True
     prevent_mode_change: bool = True
-    node: str = ""  # the one node that we work for; "": for all
-    topology_segments: Mapping[str, str] | None = None  # that node's own segments
+    node: str = ""  # with --node-deployment: provision for this node only
+    topology_segments: Mapping[str, str] | None = None  # topology of that node
 
     @property
     def has_topology(self) -> bool:
@@ -68,8 +74,10 @@ class ProvisionInputs(Struct, frozen=True):
     attributes: VolumeAttributesClass | None = None
     nodes: Mapping[str, Node] = {}
     registrations: Mapping[str, CSINode] = {}
-    infeasible: tuple[str, float] | None = None  # class (uid) that cannot do it; seconds to the next try
-    source: SourceObjects = SourceObjects()  # what the claim's data comes from
+    infeasible: tuple[str, float] | None = (
+        None  # uid of a class that the driver refused; seconds to the next try
+    )
+    source: SourceObjects = SourceObjects()  # the claim's data source
 
 
 class CreateVolume(Struct, frozen=True):
@@ -77,19 +85,19 @@ class CreateVolume(Struct, frozen=True):
 
 
 class RemoveIntent(Struct, frozen=True):
-    """The outcome is known: remove the order from the claim."""
+    """The outcome is known: remove the request from the claim."""
 
 
 class ReportProvisionError(Struct, frozen=True):
-    """It cannot be provisioned now; recorded as an event unless `quiet`, and retried with backoff."""
+    """It cannot be provisioned now: record an event unless `quiet`. A `Wait` for the backoff follows."""
 
-    why: str
+    message: str
     quiet: bool = False
-    needs_nodes: bool = False  # nodes or registrations may cure it
+    needs_nodes: bool = False  # a new node or registration may help
 
 
 class ClaimForNode(Struct, frozen=True):
-    """No node was chosen for the volume: it may be ours, if the driver has room here."""
+    """No node was selected: select this node, if the driver has capacity here."""
 
 
 class Reschedule(Struct, frozen=True):
@@ -112,29 +120,32 @@ def volume_name(claim: PersistentVolumeClaim, driver: ProvisionerDriverInfo) -> 
 def plan(
     claim: PersistentVolumeClaim,
     inputs: ProvisionInputs,
-    order: ProvisionRequest | None,
+    provision_request: ProvisionRequest | None,
     driver: ProvisionerDriverInfo,
 ) -> Iterator[Step | Wait | RecordEvent]:
-    if order is not None and driver.node and order.node != driver.node:
-        return  # another node's provisioner has it in work
+    if provision_request is not None and driver.node and provision_request.node != driver.node:
+        return  # the provisioner of another node handles it
     if inputs.volume is not None:
-        if has_intent(claim) and order is not None:
+        if has_intent(claim) and provision_request is not None:
             yield RemoveIntent()
-    elif order is not None:
-        yield CreateVolume(order)  # it may be half done: nothing else matters until we know
+    elif provision_request is not None:
+        yield CreateVolume(provision_request)  # its outcome is unknown: repeat it before anything else
     elif wants_volume(claim, driver.name):
-        yield from _start(claim, inputs, driver)
+        for step in _start(claim, inputs, driver):
+            yield step
+            if isinstance(step, ReportProvisionError):
+                yield Wait(WaitReason.PROVISIONING_IMPOSSIBLE, message=step.message, backoff=True)
 
 
 def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
-    """The claim has no volume, and this driver was asked for one."""
+    """The claim has no volume, and names this driver as its provisioner."""
     notes = claim.metadata.annotations
-    if driver not in (binding.requested_provisioner(notes), notes.get(binding.MIGRATED_TO)):
+    if driver not in (binding.requested_provisioner(notes), notes.get(MIGRATED_TO_ANNOTATION)):
         return False
     if claim.is_deleting:
-        # No order can be written down any more. With our finalizer and no legible order somebody has edited
-        # it; then ordering anew is the only way to learn whether there is a disk.
-        return INTENT in claim.metadata.finalizers
+        # No request can be written any more. A claim with our finalizer and no valid request was edited by
+        # hand: only a new request shows whether a volume exists.
+        return PROVISIONING_INTENT_FINALIZER in claim.metadata.finalizers
     return not claim.spec.volume_name
 
 
@@ -148,15 +159,17 @@ def _start(
         return
     if classes.driver_name(storage_class.provisioner) != driver.name:
         return
-    selected = claim.metadata.annotations.get(binding.SELECTED_NODE, "")
+    selected = claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, "")
     if classes.is_delayed(storage_class) and not selected:
+        yield Wait(WaitReason.SELECTED_NODE)
         return
     if driver.node and selected != driver.node:
         if not selected:
             yield ClaimForNode()
         return
     if inputs.infeasible is not None and inputs.infeasible[0] == storage_class.uid:
-        yield Wait(inputs.infeasible[1], "the driver says that this class can never make the volume")
+        data = WaitData(driver=driver.name, class_name=storage_class.name)
+        yield Wait(WaitReason.PROVISIONING_INFEASIBLE, data, inputs.infeasible[1])
         return
     source = sources.source_reference(claim)
     if source is not None and not source.is_known:
@@ -173,7 +186,7 @@ def _start(
 
 
 class UnsupportedClaim(ValueError):
-    """The claim asks for what the driver does not offer."""
+    """The claim requests something that the driver does not support."""
 
 
 def build_request(
@@ -202,7 +215,7 @@ def build_request(
         mutable_parameters=_attributes(claim, inputs, driver),
         topological=driver.has_topology,
         topology=_topology(claim, storage_class, inputs, driver),
-        node=claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
+        node=claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, ""),
         content=_source_content(claim, storage_class, inputs, driver),
         secrets=_secrets(claim, given, name),
         storage_class=binding.claim_class(claim) or "",
@@ -229,7 +242,7 @@ def _check_supported(claim: PersistentVolumeClaim, driver: ProvisionerDriverInfo
         return
     if source.namespace != claim.namespace:
         raise UnsupportedClaim(
-            f"data sources of other namespaces ({source.namespace}/{source.name}) are switched off"
+            f"data sources of other namespaces ({source.namespace}/{source.name}) are not enabled"
         )
     needed = "CREATE_DELETE_SNAPSHOT" if source.kind == sources.SNAPSHOT else "CLONE_VOLUME"
     if needed not in driver.controller:
@@ -285,7 +298,7 @@ def _topology(
     return build_terms(
         claim.name,
         storage_class,
-        claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
+        claim.metadata.annotations.get(SELECTED_NODE_ANNOTATION, ""),
         inputs.nodes,
         inputs.registrations,
         driver.name,
@@ -296,7 +309,7 @@ def _topology(
 
 def _secrets(claim: PersistentVolumeClaim, parameters: Mapping[str, str], volume: str) -> VolumeSecrets:
     if not any("secret" in key.lower() for key in parameters):
-        return VolumeSecrets()  # as most classes
+        return VolumeSecrets()  # most classes name none
 
     def secret(which: keys.SecretParameterKeys) -> SecretReference | None:
         return keys.secret_reference(which, parameters, volume, claim)
@@ -312,25 +325,27 @@ def _secrets(claim: PersistentVolumeClaim, parameters: Mapping[str, str], volume
     )
 
 
-# --- the other end of a volume's life
+# --- deletion
 
 
 class AddReclaimFinalizer(Struct, frozen=True):
-    """Our finalizer: the object stays until the disk behind it is gone."""
+    """Add our finalizer, which keeps the object until the volume is deleted at the driver."""
 
 
 class RemoveReclaimFinalizer(Struct, frozen=True):
-    """Without our finalizer: the disk is to stay."""
+    """Remove our finalizer: the volume is retained at the driver."""
 
 
 class DeleteVolume(Struct, frozen=True):
     handle: str
     secret: SecretReference | None = None
-    secret_known: bool = True  # False: only the class can tell
+    secret_known: bool = True  # False: only the class names it
 
 
 class RefuseDeletion(Struct, frozen=True):
-    why: str
+    """The disk cannot be deleted now: record an event. A `Wait` for the backoff follows."""
+
+    message: str
 
 
 class ReclaimView(Struct, frozen=True):
@@ -343,10 +358,10 @@ ReclaimStep = AddReclaimFinalizer | RemoveReclaimFinalizer | DeleteVolume | Refu
 
 def plan_reclaim(
     volume: PersistentVolume, attachments: Sequence[VolumeAttachment], driver: ProvisionerDriverInfo
-) -> Iterator[ReclaimStep]:
+) -> Iterator[ReclaimStep | Wait]:
     if not is_responsible(volume, driver.name) or not is_ours(volume, driver.topology_segments):
         return
-    held = binding.EXTERNAL_FINALIZER in volume.metadata.finalizers
+    held = EXTERNAL_PROVISIONER_FINALIZER in volume.metadata.finalizers
     if volume.spec.persistent_volume_reclaim_policy != "Delete":
         if held:
             yield RemoveReclaimFinalizer()
@@ -358,8 +373,11 @@ def plan_reclaim(
     if driver.attaches and attachments:
         node = attachments[0].spec.node_name
         yield RefuseDeletion(f"persistentvolume {volume.name} is still attached to node {node}")
+        data = WaitData(volume=volume.name, nodes=(node,))
+        yield Wait(WaitReason.VOLUME_STILL_ATTACHED, data, backoff=True)
     elif volume.spec.csi is None:
         yield RefuseDeletion("invalid CSI PV")
+        yield Wait(WaitReason.RECLAIM_FAILED, message="invalid CSI PV", backoff=True)
     else:
         yield DeleteVolume(volume.spec.csi.volume_handle, *_deletion_secret(volume))
 
@@ -374,22 +392,22 @@ def _deletion_secret(volume: PersistentVolume) -> tuple[SecretReference | None, 
 
 def is_responsible(volume: PersistentVolume, driver: str) -> bool:
     notes = volume.metadata.annotations
-    maker = notes.get(binding.PROVISIONED_BY)
+    maker = notes.get(PROVISIONED_BY_ANNOTATION)
     if maker is not None:
-        return driver in (classes.driver_name(maker), notes.get(binding.MIGRATED_TO))
+        return driver in (classes.driver_name(maker), notes.get(MIGRATED_TO_ANNOTATION))
     return volume.spec.csi is not None and volume.spec.csi.driver == driver
 
 
-def is_ours(volume: PersistentVolume, places: Mapping[str, str] | None) -> bool:
-    """Beside a driver on every node, each looks after the volumes that its node can reach."""
-    return places is None or topology_rules.is_reachable_from(volume, places)
+def is_ours(volume: PersistentVolume, segments: Mapping[str, str] | None) -> bool:
+    """With --node-deployment, each provisioner handles the volumes that its node can access."""
+    return segments is None or topology_rules.is_reachable_from(volume, segments)
 
 
 # --- which changes matter
 
 
 def relevant_claim_fields(claim: PersistentVolumeClaim | None) -> tuple[object, ...]:
-    """The fields whose change matters. Our own writes must not cut a backoff short."""
+    """The fields whose change wakes the claim. Our own writes must not cut the backoff short."""
     if claim is None:
         return ()
     notes = claim.metadata.annotations
@@ -399,8 +417,8 @@ def relevant_claim_fields(claim: PersistentVolumeClaim | None) -> tuple[object, 
         claim.is_deleting,
         binding.claim_class(claim),
         binding.requested_provisioner(notes),
-        notes.get(binding.MIGRATED_TO),
-        notes.get(binding.SELECTED_NODE),
+        notes.get(MIGRATED_TO_ANNOTATION),
+        notes.get(SELECTED_NODE_ANNOTATION),
     )
 
 
@@ -412,5 +430,5 @@ def relevant_volume_fields(volume: PersistentVolume | None) -> tuple[object, ...
         volume.status.phase,
         volume.spec.persistent_volume_reclaim_policy,
         volume.is_deleting,
-        binding.EXTERNAL_FINALIZER in volume.metadata.finalizers,
+        EXTERNAL_PROVISIONER_FINALIZER in volume.metadata.finalizers,
     )

@@ -1,8 +1,8 @@
-"""An order: everything that CreateVolume is called with, and that the volume's object is made from later.
+"""A provision request: everything that CreateVolume is called with and the PersistentVolume is created from.
 
-It is written down on the claim before the driver is called. Whoever finds it there, after a crash or a
-year, can repeat the very same call: only so does a driver recognise the volume it may have made already.
-Secrets are in it by name only.
+It is written to the claim before the driver is called, so that the same call can be repeated after a crash:
+only then does the driver recognise a volume that it may have created already. It names secrets, and does not
+contain them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from volplane.api import quantity
+from volplane.api.annotations import PROVISIONED_BY_ANNOTATION
 from volplane.api.core import (
     CSIPersistentVolumeSource,
     NodeSelector,
@@ -25,12 +26,10 @@ from volplane.api.core import (
     SecretReference,
     VolumeNodeAffinity,
 )
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import ObjectMeta
-from volplane.rules import binding
 from volplane.sidecars.provisioner.sources import SourceContent
 from volplane.sidecars.provisioner.topology import TopologyTerms
-
-INTENT = "volplane.dev/provisioning"  # finalizer, and annotation with the order, on the claim
 
 DELETION_SECRET = "volume.kubernetes.io/provisioner-deletion-secret-"
 MODIFY_SECRET = "volume.kubernetes.io/controller-modify-secret-"
@@ -38,7 +37,7 @@ IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
 
 
 class VolumeSecrets(Struct, frozen=True, omit_defaults=True):
-    """By operation; the first is for CreateVolume and DeleteVolume."""
+    """Secrets by operation; `provisioner` is for CreateVolume and DeleteVolume."""
 
     provisioner: SecretReference | None = None
     controller_publish: SecretReference | None = None
@@ -51,7 +50,7 @@ class VolumeSecrets(Struct, frozen=True, omit_defaults=True):
 
 class ProvisionRequest(Struct, frozen=True, omit_defaults=True):
     driver: str
-    name: str  # of the volume to be
+    name: str  # of the PersistentVolume
     size: int
     modes: tuple[str, ...] = ()
     block: bool = False
@@ -59,58 +58,61 @@ class ProvisionRequest(Struct, frozen=True, omit_defaults=True):
     mount_options: tuple[str, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     mutable_parameters: Mapping[str, str] = field(default_factory=dict)
-    topological: bool = False  # the driver has its volumes in places
+    topological: bool = False  # the driver has VOLUME_ACCESSIBILITY_CONSTRAINTS
     topology: TopologyTerms | None = None
     node: str = ""  # selected by the scheduler
-    content: SourceContent | None = None  # what the volume is a copy of
+    content: SourceContent | None = None  # what the volume is copied from
     secrets: VolumeSecrets = VolumeSecrets()
     storage_class: str = ""
     class_uid: str = ""
-    provisioner: str = ""  # the class's word for the driver, an old in-tree name perhaps
+    provisioner: str = ""  # as the class names the driver; may be the name of an in-tree plugin
     reclaim_policy: str = "Delete"
     read_only: bool = False
 
 
 class CreatedVolume(Struct, frozen=True):
-    """What the driver answered."""
+    """What the driver returned."""
 
     handle: str
-    size: int = 0  # 0: as ordered
+    size: int = 0  # 0: as requested
     context: Mapping[str, str] = {}
     topologies: tuple[Mapping[str, str], ...] = ()
 
 
-def encode_request(order: ProvisionRequest) -> str:
-    return msgspec.json.encode(order).decode()
+def encode_request(provision_request: ProvisionRequest) -> str:
+    return msgspec.json.encode(provision_request).decode()
 
 
 def read_request(claim: PersistentVolumeClaim, driver: str) -> ProvisionRequest | None:
-    """The order that is under way for the claim, if it is this driver's."""
-    text = claim.metadata.annotations.get(INTENT)
-    if text is None or INTENT not in claim.metadata.finalizers:
+    """The request that is in progress for the claim, if it is for this driver."""
+    text = claim.metadata.annotations.get(PROVISIONING_INTENT_FINALIZER)
+    if text is None or PROVISIONING_INTENT_FINALIZER not in claim.metadata.finalizers:
         return None
     try:
-        order = msgspec.json.decode(text, type=ProvisionRequest)
+        provision_request = msgspec.json.decode(text, type=ProvisionRequest)
     except msgspec.MsgspecError:
-        return None  # edited by hand: as good as none
-    return order if order.driver == driver else None
+        return None  # edited by hand: treat it as missing
+    return provision_request if provision_request.driver == driver else None
 
 
 def has_intent(claim: PersistentVolumeClaim) -> bool:
-    return INTENT in claim.metadata.finalizers or INTENT in claim.metadata.annotations
+    return (
+        PROVISIONING_INTENT_FINALIZER in claim.metadata.finalizers
+        or PROVISIONING_INTENT_FINALIZER in claim.metadata.annotations
+    )
 
 
 def build_volume(
-    claim: PersistentVolumeClaim, order: ProvisionRequest, made: CreatedVolume, identity: str
+    claim: PersistentVolumeClaim, provision_request: ProvisionRequest, created: CreatedVolume, identity: str
 ) -> PersistentVolume:
-    """The volume's object."""
-    secrets = order.secrets
+    """The PersistentVolume of a volume that the driver has created."""
+    secrets = provision_request.secrets
     source = CSIPersistentVolumeSource(
-        driver=order.driver,
-        volume_handle=made.handle,
-        fs_type="" if order.block else order.fs_type,
-        read_only=order.read_only,
-        volume_attributes={**made.context, IDENTITY: identity},
+        driver=provision_request.driver,
+        volume_handle=created.handle,
+        fs_type="" if provision_request.block else provision_request.fs_type,
+        read_only=provision_request.read_only,
+        volume_attributes={**created.context, IDENTITY: identity},
         controller_publish_secret_ref=secrets.controller_publish,
         node_stage_secret_ref=secrets.node_stage,
         node_publish_secret_ref=secrets.node_publish,
@@ -118,19 +120,21 @@ def build_volume(
         node_expand_secret_ref=secrets.node_expand,
     )
     spec = PersistentVolumeSpec(
-        capacity={"storage": quantity.from_bytes(made.size or order.size)},
+        capacity={"storage": quantity.from_bytes(created.size or provision_request.size)},
         access_modes=claim.spec.access_modes,
         claim_ref=_reference(claim),
-        storage_class_name=order.storage_class,
-        persistent_volume_reclaim_policy=order.reclaim_policy,
-        mount_options=order.mount_options,
+        storage_class_name=provision_request.storage_class,
+        persistent_volume_reclaim_policy=provision_request.reclaim_policy,
+        mount_options=provision_request.mount_options,
         volume_mode=claim.spec.volume_mode,
         volume_attributes_class_name=claim.spec.volume_attributes_class_name or None,
-        node_affinity=_affinity(made.topologies) if order.topological else None,
+        node_affinity=_affinity(created.topologies) if provision_request.topological else None,
         csi=source,
     )
     metadata = ObjectMeta(
-        name=order.name, annotations=_annotations(order), finalizers=(binding.EXTERNAL_FINALIZER,)
+        name=provision_request.name,
+        annotations=_annotations(provision_request),
+        finalizers=(EXTERNAL_PROVISIONER_FINALIZER,),
     )
     return PersistentVolume(metadata=metadata, spec=spec)
 
@@ -146,14 +150,14 @@ def _reference(claim: PersistentVolumeClaim) -> ObjectReference:
     )
 
 
-def _annotations(order: ProvisionRequest) -> dict[str, str]:
-    deletion = order.secrets.provisioner or SecretReference()
+def _annotations(provision_request: ProvisionRequest) -> dict[str, str]:
+    deletion = provision_request.secrets.provisioner or SecretReference()
     annotations = {
-        binding.PROVISIONED_BY: order.provisioner,
+        PROVISIONED_BY_ANNOTATION: provision_request.provisioner,
         DELETION_SECRET + "name": deletion.name,
         DELETION_SECRET + "namespace": deletion.namespace,
     }
-    if modify := order.secrets.controller_modify:
+    if modify := provision_request.secrets.controller_modify:
         annotations |= {MODIFY_SECRET + "name": modify.name, MODIFY_SECRET + "namespace": modify.namespace}
     return annotations
 

@@ -1,5 +1,6 @@
-"""The provisioner's flags, under upstream's names and with its defaults; client-side request limits are
-off. Upstream's five minutes after an infeasible error have no flag; ours is `--infeasible-retry-interval`.
+"""The provisioner's flags, with upstream's names and defaults; requests to the API server are not limited.
+
+`--infeasible-retry-interval` is our own: upstream always waits five minutes.
 """
 
 from typing import Annotated

@@ -1,8 +1,7 @@
-"""Where a new volume's data comes from: a snapshot, another claim's volume, or what only a populator knows.
+"""The data source of a new volume: a snapshot, another claim's volume, or one that needs a populator.
 
-A source that is not fit now may be later, so everything that is wrong with one is `NotReady`; what the driver
-can never do is said elsewhere. A snapshot that is being deleted still counts while our own
-finalizer holds it, since then a restore from it has begun.
+A source that cannot be used now may be usable later, so every problem raises `SourceNotReady`. A snapshot
+that is being deleted can be used while it has our finalizer, because then a restore from it has begun.
 """
 
 from __future__ import annotations
@@ -10,7 +9,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from volplane.api import quantity
+from volplane.api.annotations import ALLOW_VOLUME_MODE_CHANGE_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.finalizers import SNAPSHOT_AS_SOURCE_FINALIZER
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.api.storage import StorageClass
 from volplane.rules import binding, classes, matching, sizes
@@ -18,17 +19,13 @@ from volplane.rules import binding, classes, matching, sizes
 SNAPSHOTS = "snapshot.storage.k8s.io"
 SNAPSHOT, CLAIM = "VolumeSnapshot", "PersistentVolumeClaim"
 
-CLONING = "provisioner.storage.kubernetes.io/cloning-protection"  # on the claim that is cloned
-RESTORING = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"  # on the snapshot
-MODE_CHANGE = "snapshot.storage.kubernetes.io/allow-volume-mode-change"  # on the content
-
 
 class SourceNotReady(ValueError):
-    """The source cannot be read from as it is now."""
+    """The source cannot be copied in its present state."""
 
 
 class SourceReference(Struct, frozen=True):
-    """The object that a claim's data comes from."""
+    """The object that a claim names as its data source."""
 
     group: str
     kind: str
@@ -41,12 +38,12 @@ class SourceReference(Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Else a populator has to fill the volume, and we stay out of its way."""
+        """Otherwise a populator fills the volume, and we do not create it."""
         return (self.group, self.kind) in (("", CLAIM), (SNAPSHOTS, SNAPSHOT))
 
 
 class SourceObjects(Struct, frozen=True):
-    """What is there of it: a snapshot with its content, or a claim with its volume."""
+    """The objects of a source that exist: a snapshot with its content, or a claim with its volume."""
 
     snapshot: VolumeSnapshot | None = None
     content: VolumeSnapshotContent | None = None
@@ -55,7 +52,7 @@ class SourceObjects(Struct, frozen=True):
 
 
 class SourceContent(Struct, frozen=True, omit_defaults=True):
-    """What the driver copies from, by its own names; and the object that stands for it."""
+    """The driver's handle of what is copied, and the object that names it."""
 
     snapshot: str = ""
     volume: str = ""
@@ -80,7 +77,7 @@ def source_keys(claim: PersistentVolumeClaim) -> list[str]:
 
 
 def is_waiting(claim: PersistentVolumeClaim) -> bool:
-    """Its volume may still be copied from the source."""
+    """The volume of the claim may not have been copied yet."""
     return claim.status.phase in ("", "Pending")
 
 
@@ -92,7 +89,7 @@ def resolve_content(
     *,
     prevent_mode_change: bool = True,
 ) -> SourceContent:
-    """What to copy from. Raises NotReady."""
+    """What to copy. Raises SourceNotReady."""
     try:
         if reference.kind == SNAPSHOT:
             handle = _snapshot_handle(claim, storage_class, reference, source, prevent_mode_change)
@@ -100,8 +97,8 @@ def resolve_content(
         handle = _clone_handle(claim, storage_class, reference, source)
         return SourceContent(volume=handle, name=reference.name, namespace=reference.namespace)
     except SourceNotReady as error:
-        told = f"error getting handle for DataSource Type {reference.kind} by Name {reference.name}"
-        raise SourceNotReady(f"{told}: {error}") from None
+        prefix = f"error getting handle for DataSource Type {reference.kind} by Name {reference.name}"
+        raise SourceNotReady(f"{prefix}: {error}") from None
 
 
 def _snapshot_handle(
@@ -114,7 +111,7 @@ def _snapshot_handle(
     snapshot, content = source.snapshot, source.content
     if snapshot is None:
         raise SourceNotReady(f'volumesnapshot "{reference.namespace}/{reference.name}" not found')
-    if snapshot.is_deleting and RESTORING not in snapshot.metadata.finalizers:
+    if snapshot.is_deleting and SNAPSHOT_AS_SOURCE_FINALIZER not in snapshot.metadata.finalizers:
         raise SourceNotReady(f"snapshot {snapshot.name} is being deleted")
     status = snapshot.status
     if status is None or not status.bound_volume_snapshot_content_name:
@@ -154,10 +151,11 @@ def _check_mode(claim: PersistentVolumeClaim, content: VolumeSnapshotContent) ->
     before = content.spec.source_volume_mode
     if before is None or before == matching.mode(claim):
         return
-    if content.metadata.annotations.get(MODE_CHANGE) != "true":
+    if content.metadata.annotations.get(ALLOW_VOLUME_MODE_CHANGE_ANNOTATION) != "true":
         raise SourceNotReady(
             f"requested volume {claim.key} modifies the mode of the source volume from {before} to "
-            f"{matching.mode(claim)}, and {MODE_CHANGE} is not set on content {content.name}"
+            f"{matching.mode(claim)}, and {ALLOW_VOLUME_MODE_CHANGE_ANNOTATION} is not set "
+            f"on content {content.name}"
         )
 
 

@@ -1,9 +1,8 @@
-"""Where a volume may be made, and where it had best be made.
+"""The topology requirements of CreateVolume: where a volume may be created, and where it should be.
 
-A term is a node's segments, as sorted pairs. Terms are sorted, made unique, and rotated: to the selected
-node's own where a pod waits, otherwise by the claim's name, so that the volumes of a StatefulSet go round
-the zones. Claims of one StatefulSet member hash alike, whatever the claim template is
-called.
+A term is a node's segments, as sorted pairs. Terms are sorted, deduplicated and rotated: to begin with the
+selected node's term if a node is selected, otherwise by a hash of the claim's name, which spreads the volumes
+of a StatefulSet over the zones. The claims of one StatefulSet replica have the same hash.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ Term = tuple[tuple[str, str], ...]
 
 
 class NoTopologyFound(ValueError):
-    """Nothing to choose from now; nodes and registrations may come."""
+    """No term can be built; a new node or registration may help."""
 
 
 class SelectedNodeUnfit(ValueError):
-    """The selected node cannot be it; the scheduler should choose again."""
+    """The selected node cannot be used; the scheduler should select another."""
 
 
 class TopologyTerms(Struct, frozen=True):
@@ -43,7 +42,7 @@ def build_terms(
     strict: bool = False,
     immediate: bool = True,
 ) -> TopologyTerms | None:
-    """None: the driver may choose freely. `claim` is its name, `selected` the node's or ""."""
+    """None if the driver may choose. `claim` is the name of the claim, `selected` of the node, or ""."""
     own: Term | None = None
     keys: Sequence[str] = ()
     if selected:
@@ -68,7 +67,7 @@ def build_terms(
 
 
 def flatten(topologies: Iterable[TopologySelectorTerm]) -> tuple[Term, ...]:
-    """OR of ANDs: every combination that the class allows."""
+    """Every combination of segments that the class allows."""
     terms: set[Term] = set()
     for topology in topologies:
         choices = [[(r.key, v) for v in r.values] for r in topology.match_label_expressions]
@@ -93,7 +92,7 @@ def _keys_of_selected_node(selected: str, registrations: Mapping[str, CSINode], 
 
 
 def _keys_of_any_node(registrations: Mapping[str, CSINode], driver: str) -> Sequence[str]:
-    """One node's word is enough: the driver runs in one version, or is about to."""
+    """The keys of any one node: all nodes run the same version of the driver, or soon will."""
     for name in sorted(registrations):
         if keys := registered_topology_keys(registrations[name], driver):
             return keys
@@ -130,7 +129,7 @@ def _rotate(terms: tuple[Term, ...], by: int) -> tuple[Term, ...]:
 
 
 def spread_hash(claim: str) -> int:
-    """A number that goes round with the ordinal of a StatefulSet's claim `<template>-<set>-<ordinal>`."""
+    """A number that grows with the ordinal of a StatefulSet's claim `<template>-<set>-<ordinal>`."""
     head, _, tail = claim.rpartition("-")
     if head and tail.isascii() and tail.isdigit() and int(tail) < 2**32:
         return (_fnv1(head.rpartition("-")[2]) + int(tail)) % 2**32

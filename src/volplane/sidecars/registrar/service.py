@@ -1,16 +1,18 @@
-"""The registrar at work: it answers on a socket in the kubelet's `plugins_registry/` for as long as it lives.
+"""Serves the registration socket in the kubelet's `plugins_registry/` directory.
 
-A kubelet that refuses the driver does not ask again until the socket is made anew, so a
-refusal ends the program, and whoever starts it again makes that socket.
+A kubelet that rejects the driver does not ask again until the socket is created again. So the program exits
+when it is rejected, and its restart creates the socket again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.csi import registration, v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError
 from volplane.csi.registration import RegistrationServer
@@ -20,16 +22,18 @@ from volplane.sidecars.registrar.settings import RegistrarOptions
 log = logging.getLogger(__name__)
 
 COMPONENT = "node-driver-registrar"
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+RETRY = Backoff(0.05, 1.0)
 
 
 class RegistrationFailed(Exception):
-    """The kubelet does not want the driver."""
+    """The kubelet rejected the driver."""
 
 
-async def run(settings: RegistrarOptions, *, caller: Caller | None = None) -> None:
-    """Until cancelled; ends with RegistrationFailed when the kubelet refuses."""
-    name = await _read_driver_name(settings, caller)
+async def run(
+    settings: RegistrarOptions, *, caller: Caller | None = None, interceptor: CallInterceptor | None = None
+) -> None:
+    """Run until cancelled. Raises RegistrationFailed when the kubelet rejects the driver."""
+    name = await _read_driver_name(settings, caller, interceptor)
     log.info("CSI driver name", extra={"csiDriverName": name})
     directory, endpoint = settings.plugin_registration_path, settings.kubelet_registration_path
     async with RegistrationServer(directory, name, endpoint) as registrar:
@@ -43,24 +47,28 @@ async def run(settings: RegistrarOptions, *, caller: Caller | None = None) -> No
             await _watch_registration(registrar)
 
 
-async def _read_driver_name(settings: RegistrarOptions, caller: Caller | None) -> str:
+async def _read_driver_name(
+    settings: RegistrarOptions, caller: Caller | None, interceptor: CallInterceptor | None
+) -> str:
     if caller is not None:
         return await _ask_driver_name(caller, settings.timeout)
-    async with CsiChannel(settings.csi_address, component=COMPONENT) as channel:
+    async with CsiChannel(settings.csi_address, component=COMPONENT, interceptor=interceptor) as channel:
         return await _ask_driver_name(channel, settings.timeout)
 
 
 async def _ask_driver_name(caller: Caller, timeout: float) -> str:
     await caller.ready()
-    pause = FIRST_PAUSE
-    while True:
-        try:
-            info = await caller.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=timeout)
-            return str(info.name)
-        except CallError as error:  # it listens, but is not itself yet
-            log.warning("the driver does not tell its name yet: %s", error)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def ask() -> str:
+        info = await caller.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=timeout)
+        return str(info.name)
+
+    return await retry(
+        ask,
+        on=CallError,  # it listens, but is not ready yet
+        backoff=RETRY,
+        report=lambda error: log.warning("the driver does not answer GetPluginInfo yet: %s", error),
+    )
 
 
 async def _watch_registration(registrar: RegistrationServer) -> None:
@@ -72,7 +80,7 @@ async def _watch_registration(registrar: RegistrationServer) -> None:
 
 
 async def check_registration(name: str, socket: str) -> tuple[int, str]:
-    """What the kubelet would get from the socket, asked by ourselves."""
+    """Ask the registration socket as the kubelet does: HTTP status and text for a health check."""
     if not _exists(socket):
         return 404, "registration socket does not exist"
     try:
@@ -85,4 +93,4 @@ async def check_registration(name: str, socket: str) -> tuple[int, str]:
 
 
 def _exists(path: str) -> bool:
-    return os.path.exists(path)  # a stat of a local directory: not worth a thread
+    return os.path.exists(path)  # a stat in a local directory is too short for a thread

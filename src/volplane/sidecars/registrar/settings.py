@@ -1,4 +1,4 @@
-"""The registrar's flags, under upstream's names and with its defaults."""
+"""The registrar's flags, with upstream's names and defaults."""
 
 from typing import Annotated
 

@@ -1,6 +1,4 @@
-"""csi-resizer: claims that ask for more, or for another VolumeAttributesClass. Run it with `run(client,
-settings)`.
-"""
+"""csi-resizer: expands and modifies the volumes of claims. Run it with `run(client, settings)`."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import asyncio
 from volplane.api.names import sanitize_driver
 from volplane.client.client import Client
 from volplane.csi import v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import Unsupported
@@ -28,11 +27,12 @@ async def run(
     settings: ResizerOptions,
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. Raises Unsupported where the driver can neither grow nor modify volumes."""
+    """Run until cancelled. Raises Unsupported if the driver can neither expand nor modify volumes."""
 
     registry = wait_registry or WaitRegistry()
 
@@ -55,13 +55,14 @@ async def run(
         lambda driver: f"external-resizer-{sanitize_driver(driver.name)}",
         work,
         caller=caller,
+        interceptor=interceptor,
         identity=identity,
         namespace=namespace,
     )
 
 
 async def _supports_expansion(driver: DriverClient, settings: ResizerOptions) -> bool:
-    """In the control plane, or else on the node alone."""
+    """The driver expands volumes in the controller service, or on the node alone."""
     if "EXPAND_VOLUME" in driver.controller:
         return True
     try:

@@ -9,10 +9,11 @@ from google.protobuf.message import Message
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.loops.controller import Controller
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars import DriverClient
 from volplane.sidecars.resizer.settings import ResizerOptions
 
@@ -26,19 +27,19 @@ class ResizeMemory:
     """What this process remembers of a claim's last attempt, by the claim's uid."""
 
     def __init__(self) -> None:
-        self.settled: set[str] = set()  # the last attempt failed for good
-        self._infeasible: dict[str, float] = {}  # the driver cannot do it: no retry before
+        self.final_errors: set[str] = set()  # the last attempt ended with a final error
+        self._infeasible: dict[str, float] = {}  # the driver cannot do it: the time of the next try
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
         if new is None and old is not None:
             self.forget(old)
 
     def forget(self, claim: PersistentVolumeClaim) -> None:
-        self.settled.discard(claim.uid)
+        self.final_errors.discard(claim.uid)
         self.retry_soon(claim)
 
     def retry_in(self, claim: PersistentVolumeClaim) -> float:
-        """Seconds before the next attempt after a final refusal of the driver."""
+        """Seconds before the next attempt after an infeasible error."""
         return max(self._infeasible.get(claim.uid, 0.0) - clock.now(), 0.0)
 
     def retry_soon(self, claim: PersistentVolumeClaim) -> None:
@@ -67,15 +68,17 @@ class ResizeRpcController(Controller[str, V, S]):
         subject = f"pv/{volume.name}"
         return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
 
-    def retry_slowly(self, claim: PersistentVolumeClaim, why: str) -> None:
+    def retry_slowly(self, claim: PersistentVolumeClaim, reason: WaitReason, message: str) -> None:
+        """The driver says that it can never do this: try again after the longest pause."""
         pause = self.settings.retry_interval_max
         self.memory.retry_after(claim, pause)
-        self.queue.later(claim.key, pause, why)
+        data = WaitData(driver=self.driver.name)
+        self.queue.later(claim.key, Wait(reason, data, pause, message=message))
 
     async def advance_claim(
         self, claim: PersistentVolumeClaim, patch: Mapping[str, Any]
     ) -> PersistentVolumeClaim:
-        """Patch the status, only over the version that was planned on."""
+        """Patch the status, if the claim is still the version that was planned."""
         return await self.client.patch(
             PersistentVolumeClaim,
             claim.name,

@@ -1,4 +1,4 @@
-"""csi-snapshotter: VolumeSnapshotContents become snapshots. Run it with `run(client, settings)`."""
+"""csi-snapshotter: takes the snapshots of VolumeSnapshotContents. Run it with `run(client, settings)`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import os
 from volplane.api.names import sanitize_driver
 from volplane.client.client import Client
 from volplane.csi import v1
+from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller
 from volplane.loops.controller import Unsupported
 from volplane.loops.events import EventRecorder
 from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import DriverClient, run_sidecar
+from volplane.sidecars.snapshotter.content_controller import COMPONENT
 from volplane.sidecars.snapshotter.controller import SnapshotContentController
-from volplane.sidecars.snapshotter.groups.controller import GroupSnapshotContentController
-from volplane.sidecars.snapshotter.rpc_base import COMPONENT
+from volplane.sidecars.snapshotter.group_controller import GroupSnapshotContentController
 from volplane.sidecars.snapshotter.settings import SnapshotterOptions
 
 __all__ = ["SnapshotterOptions", "run"]
@@ -26,17 +27,18 @@ async def run(
     settings: SnapshotterOptions,
     *,
     caller: Caller | None = None,
+    interceptor: CallInterceptor | None = None,
     identity: str = "",
     namespace: str = "default",
     node: str = "",
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. `node`: whose contents we handle, with --node-deployment ($NODE_NAME otherwise).
+    """Run until cancelled. `node` is for --node-deployment; $NODE_NAME by default.
 
-    Raises Unsupported where the driver takes no snapshots.
+    Raises Unsupported if the driver cannot take snapshots.
     """
-    mine = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else None
-    if mine == "":
+    node_name = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else None
+    if node_name == "":
         raise Unsupported("The NODE_NAME environment variable must be set when using --node-deployment.")
 
     registry = wait_registry or WaitRegistry()
@@ -50,7 +52,9 @@ async def run(
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(
-                registry.run(SnapshotContentController(client, driver, settings, events=events, node=mine))
+                registry.run(
+                    SnapshotContentController(client, driver, settings, events=events, node=node_name)
+                )
             )
             if groups:
                 tasks.create_task(
@@ -64,6 +68,7 @@ async def run(
         lambda driver: f"external-snapshotter-leader-{sanitize_driver(driver.name)}",
         work,
         caller=caller,
+        interceptor=interceptor,
         identity=identity,
         namespace=namespace,
     )

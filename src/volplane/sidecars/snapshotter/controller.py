@@ -1,52 +1,32 @@
-"""Creates and deletes snapshots for the VolumeSnapshotContents of one driver.
-
-A call to the driver is marked on the content before it is made. A snapshot that is not ready yet is no
-failure, but it is polled with the pauses of one.
-"""
+"""Calls CreateSnapshot, ListSnapshots and DeleteSnapshot for the VolumeSnapshotContents of one driver."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from typing import Any, assert_never
+from typing import Any
 
-from msgspec import Struct, structs
-
-from volplane.api.core import SecretReference
 from volplane.api.snapshot import VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.client.client import Client
 from volplane.csi import v1
-from volplane.csi.outcome import CallError, classify
-from volplane.loops.controller import Continue, RetryableError
+from volplane.loops.controller import RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import snapshots
 from volplane.sidecars import DriverClient, read_secrets
-from volplane.sidecars.snapshotter import plan as plans
+from volplane.sidecars.snapshotter.content_controller import COMPONENT, ContentController, to_nanoseconds
 from volplane.sidecars.snapshotter.plan import (
     DeleteDriverSnapshot,
     PollSnapshotStatus,
-    RemoveContentFinalizer,
-    RemoveCreationMark,
-    ReportSnapshotError,
+    SnapshotterDriverInfo,
     TakeSnapshot,
 )
-from volplane.sidecars.snapshotter.rpc_base import COMPONENT, SnapshotRpcController, quote, to_nanoseconds
 from volplane.sidecars.snapshotter.settings import SnapshotterOptions
 
-log = logging.getLogger(__name__)
 
-CREATION_FAILED, UPDATE_FAILED = "SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"
-
-
-class SnapshotContentView(Struct, frozen=True):
-    content: VolumeSnapshotContent
-    snapshot_class: VolumeSnapshotClass | None
-
-
-class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans.Step]):
+class SnapshotContentController(ContentController[VolumeSnapshotContent, VolumeSnapshotClass, v1.Snapshot]):
     name = COMPONENT
-    creation_mark = snapshots.BEING_CREATED
-    finalizer = snapshots.CONTENT_BOUND
+    kind = snapshots.SNAPSHOT
+    content_type = VolumeSnapshotContent
+    class_type = VolumeSnapshotClass
+    deleted_fields = ("snapshotHandle", "readyToUse", "creationTime", "restoreSize")
 
     def __init__(
         self,
@@ -57,160 +37,52 @@ class SnapshotContentController(SnapshotRpcController[SnapshotContentView, plans
         events: EventRecorder,
         node: str | None = None,
     ) -> None:
-        super().__init__(client, driver, settings, events=events)
-        self.facts = plans.SnapshotterDriverInfo(
+        info = SnapshotterDriverInfo(
             driver.name,
             prefix=settings.snapshot_name_prefix,
             uuid_length=settings.snapshot_name_uuid_length,
             extra_metadata=settings.extra_create_metadata,
             node=node,
         )
+        super().__init__(client, driver, settings, info, events=events)
 
-    def setup(self) -> None:
-        self.contents = self.watch(VolumeSnapshotContent, self.keys_of_content)
-        self.classes = self.watch(VolumeSnapshotClass, self.keys_of_class)
-        self.by_class = self.contents.index("class", _class_of)
-
-    def keys_of_content(
-        self, old: VolumeSnapshotContent | None, new: VolumeSnapshotContent | None
-    ) -> Iterator[str]:
-        if new is not None and (old is new or plans.relevant_fields(old) != plans.relevant_fields(new)):
-            yield new.name
-
-    def keys_of_class(
-        self, old: VolumeSnapshotClass | None, new: VolumeSnapshotClass | None
-    ) -> Iterator[str]:
-        if new is not None and old is None:
-            yield from (c.name for c in self.by_class[new.name] if not snapshots.is_ready(c))
-
-    def view(self, key: str) -> SnapshotContentView | None:
-        content = self.contents.get(key)
-        if content is None:
-            return None
-        return SnapshotContentView(content, self.classes.get(content.spec.volume_snapshot_class_name or ""))
-
-    def plan(self, view: SnapshotContentView) -> Iterator[plans.Step]:
-        return plans.plan(view.content, view.snapshot_class, self.facts)
-
-    async def act(
-        self, key: str, view: SnapshotContentView, step: plans.Step
-    ) -> Continue[SnapshotContentView] | None:
-        content = view.content
-        match step:
-            case TakeSnapshot():
-                await self._take(content, step)
-            case PollSnapshotStatus(handle, secret):
-                await self._look(content, handle, secret)
-            case DeleteDriverSnapshot(handle, secret):
-                deleted = await self._delete(content, handle, secret)
-                return Continue(structs.replace(view, content=deleted))
-            case RemoveCreationMark():
-                await self.set_creation_mark(content, present=False)
-            case RemoveContentFinalizer():
-                await self.remove_finalizer(content)
-            case ReportSnapshotError(why, first):
-                await self._fail(content, why, first=first)
-            case _:
-                assert_never(step)
-        return None
-
-    # --- taking
-
-    async def _take(self, content: VolumeSnapshotContent, step: TakeSnapshot) -> None:
-        try:
-            credentials = await self.read_credentials(content, step.secret)
-        except RetryableError as error:
-            why = f"failed to get input parameters to create snapshot for content {content.name}: "
-            return await self._fail(content, why + quote(error), first=step.first)
-        await self.set_creation_mark(content, present=True)
+    async def create_snapshot(
+        self, content: VolumeSnapshotContent, step: TakeSnapshot, credentials: dict[str, str]
+    ) -> v1.Snapshot:
         request = v1.CreateSnapshotRequest(
-            source_volume_id=step.volume, name=step.name, secrets=credentials, parameters=step.parameters
+            source_volume_id=next(iter(step.volumes), ""),
+            name=step.name,
+            secrets=credentials,
+            parameters=step.parameters,
         )
-        log.info("Creating snapshot", extra={"content": content.name, "volumeHandle": step.volume})
-        try:
-            reply = await self.call("CreateSnapshot", request, content)
-        except CallError as error:
-            if classify(error).is_final:
-                await self.set_creation_mark(content, present=False)
-            why = f"failed to take snapshot of the volume {step.volume}: {quote(error)}"
-            return await self._fail(content, why, first=step.first)
-        await self._write_status(content, reply.snapshot)
-        await self.set_creation_mark(content, present=False)
-        self.plan_again(
-            self.contents.get(content.name),
-            f"snapshot of content {content.name}",
-            ready=reply.snapshot.ready_to_use,
-        )
+        reply: v1.CreateSnapshotResponse = await self.call("CreateSnapshot", request, content)
+        return reply.snapshot
 
-    async def _look(
-        self, content: VolumeSnapshotContent, handle: str, secret: SecretReference | None
+    async def poll_snapshot(self, content: VolumeSnapshotContent, step: PollSnapshotStatus) -> v1.Snapshot:
+        if "LIST_SNAPSHOTS" not in self.driver.controller:  # there is no way to ask: the handle has to do
+            return v1.Snapshot(snapshot_id=step.handle, ready_to_use=True)
+        credentials = await read_secrets(self.client, step.secret)
+        request = v1.ListSnapshotsRequest(snapshot_id=step.handle, secrets=credentials)
+        page: v1.ListSnapshotsResponse = await self.call("ListSnapshots", request, content)
+        if not page.entries:
+            raise RetryableError(f"can not find snapshot for snapshotID {step.handle}")
+        return page.entries[0].snapshot
+
+    async def delete_snapshot(
+        self, content: VolumeSnapshotContent, step: DeleteDriverSnapshot, credentials: dict[str, str]
     ) -> None:
-        snapshot = v1.Snapshot(snapshot_id=handle, ready_to_use=True)
-        if "LIST_SNAPSHOTS" in self.driver.controller:  # without it, the handle has to be enough
-            try:
-                request = v1.ListSnapshotsRequest(
-                    snapshot_id=handle, secrets=await read_secrets(self.client, secret)
-                )
-                page = await self.call("ListSnapshots", request, content)
-            except (CallError, RetryableError) as error:
-                return await self._fail(content, str(error), first=False)
-            if not page.entries:
-                return await self._fail(
-                    content, f"can not find snapshot for snapshotID {handle}", first=False
-                )
-            snapshot = page.entries[0].snapshot
-        await self._write_status(content, snapshot)
-        self.plan_again(
-            self.contents.get(content.name),
-            f"snapshot of content {content.name}",
-            ready=snapshot.ready_to_use,
-        )
+        request = v1.DeleteSnapshotRequest(snapshot_id=step.handle, secrets=credentials)
+        await self.call("DeleteSnapshot", request, content)
 
-    async def _write_status(self, content: VolumeSnapshotContent, snapshot: v1.Snapshot) -> None:
-        """Write what the driver returned; handle, time and size are set once."""
+    def status_from(self, content: VolumeSnapshotContent, reply: v1.Snapshot) -> dict[str, Any]:
         now = content.status
-        status: dict[str, Any] = {"readyToUse": snapshot.ready_to_use}
+        status: dict[str, Any] = {}
         if now is None or now.snapshot_handle is None:
-            status["snapshotHandle"] = snapshot.snapshot_id
+            status["snapshotHandle"] = reply.snapshot_id
         if now is None or now.creation_time is None:
-            status["creationTime"] = to_nanoseconds(snapshot.creation_time)
-        if snapshot.size_bytes > 0 and (now is None or now.restore_size is None):
-            status["restoreSize"] = snapshot.size_bytes
-        if snapshot.group_snapshot_id and (now is None or now.volume_group_snapshot_handle is None):
-            status["volumeGroupSnapshotHandle"] = snapshot.group_snapshot_id
-        if snapshot.ready_to_use and now is not None and now.error is not None:
-            status["error"] = None
-        await self.set_status(content, status)
-
-    async def _fail(self, content: VolumeSnapshotContent, why: str, *, first: bool) -> None:
-        error = content.status.error if content.status is not None else None
-        if first:
-            await self.report_error(content, error, CREATION_FAILED, f"Failed to create snapshot: {why}")
-        await self.report_error(
-            content, error, UPDATE_FAILED, f"Failed to check and update snapshot content: {why}"
-        )
-
-    # --- going
-
-    async def _delete(
-        self, content: VolumeSnapshotContent, handle: str, secret: SecretReference | None
-    ) -> VolumeSnapshotContent:
-        try:
-            credentials = await self.read_credentials(content, secret)
-        except RetryableError:
-            self.events.warning(content, "SnapshotDeleteError", "Failed to get snapshot credentials")
-            raise
-        request = v1.DeleteSnapshotRequest(snapshot_id=handle, secrets=credentials)
-        try:
-            await self.call("DeleteSnapshot", request, content)
-        except CallError as error:
-            self.events.warning(content, "SnapshotDeleteError", "Failed to delete snapshot")
-            raise RetryableError(f'failed to delete snapshot "{content.name}", err: {error}') from error
-        log.info("Snapshot deleted", extra={"content": content.name, "snapshotHandle": handle})
-        gone = dict.fromkeys(("snapshotHandle", "readyToUse", "creationTime", "restoreSize"))
-        return await self.set_status(content, gone) or content
-
-
-def _class_of(content: VolumeSnapshotContent) -> list[str]:
-    name = content.spec.volume_snapshot_class_name
-    return [name] if name is not None else []
+            status["creationTime"] = to_nanoseconds(reply.creation_time)
+        if reply.size_bytes > 0 and (now is None or now.restore_size is None):
+            status["restoreSize"] = reply.size_bytes
+        if reply.group_snapshot_id and (now is None or now.volume_group_snapshot_handle is None):
+            status["volumeGroupSnapshotHandle"] = reply.group_snapshot_id
+        return status

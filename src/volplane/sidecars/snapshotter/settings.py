@@ -1,6 +1,4 @@
-"""The snapshotter's flags, under upstream's names and with its defaults; client-side request limits are
-off.
-"""
+"""The snapshotter's flags, with upstream's names and defaults; requests to the API server are not limited."""
 
 from typing import Annotated
 

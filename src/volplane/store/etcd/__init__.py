@@ -1,8 +1,9 @@
-"""The store on etcd v3: what is durable is etcd's, what is read is a copy in memory that follows one watch.
+"""The store on etcd v3: etcd stores the records, and a local copy in memory, kept by one watch, serves reads.
 
-Every write is a transaction that etcd judges, so that any number of stores can share one cluster. A read of
-the newest state first asks etcd how far it has got (all readers of a moment share that question) and answers
-from memory once the copy is there: nobody ever reads less than what was acknowledged anywhere before.
+Every write is an etcd transaction with preconditions, so any number of stores can share one etcd cluster. A
+read of the newest state first asks etcd for its revision (concurrent readers share the request) and answers
+from memory once the copy has reached it. So a read never misses a write that was acknowledged before, by any
+store.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CHECK_PATIENCE = 2.0  # seconds, as upstream's --etcd-readycheck-timeout
-MARK = b"volplane 1"  # who stores here, and in which format
+MARK = b"volplane 1"  # the owner of the prefix, and the format
 
 
 class EtcdStore:
-    """Made by `await EtcdStore.open(urls, prefix=…)`; belongs to the loop that opened it."""
+    """Created by `await EtcdStore.open(urls, prefix=…)`; belongs to the loop that opened it."""
 
     def __init__(self, members: EtcdMembers, keys: EtcdKeys, backlog: int) -> None:
         self._members = members
@@ -76,7 +77,9 @@ class EtcdStore:
         tls: EtcdTls | None = None,
         backlog: int = BACKLOG,
     ) -> EtcdStore:
-        """The store whose keys, all of which begin with `root`, lie under `prefix` instead. Failed."""
+        """Open a store. All keys begin with `root`; in etcd they are under `prefix` instead. Raises
+        StoreFailed.
+        """
         endpoints = [parse_endpoint(url) for url in urls]
         if not endpoints:
             raise StoreFailed("no etcd server is given")
@@ -98,10 +101,10 @@ class EtcdStore:
             async with asyncio.timeout(2 * PATIENCE):
                 await self._follower.start()
         except TimeoutError:
-            raise StoreFailed("etcd answers, but its watch does not tell what has happened") from None
+            raise StoreFailed("etcd answers, but its watch sends no events") from None
 
     async def _claim_prefix(self) -> None:
-        """Two programs under one prefix would destroy each other's data."""
+        """Mark the prefix as ours: two programs under one prefix would destroy each other's data."""
         answer = await self._members.read("Txn", requests.claim(self._keys, MARK))
         if answer.succeeded:
             return
@@ -109,11 +112,13 @@ class EtcdStore:
         if not mark.kvs:
             first = others.kvs[0].key.decode(errors="replace")
             raise StoreFailed(
-                f"{self._keys} in etcd holds what is not ours, as {first}; choose another prefix"
+                f"{self._keys} in etcd has keys of another program, such as {first}; choose another prefix"
             )
         if mark.kvs[0].value != MARK:
-            told = mark.kvs[0].value.decode(errors="replace")
-            raise StoreFailed(f"{self._keys} in etcd is of another format: {told!r}, not {MARK.decode()!r}")
+            message = mark.kvs[0].value.decode(errors="replace")
+            raise StoreFailed(
+                f"{self._keys} in etcd is of another format: {message!r}, not {MARK.decode()!r}"
+            )
 
     @property
     def revision(self) -> int:
@@ -150,7 +155,7 @@ class EtcdStore:
             return await self._read_history(self._history.list(keys, limit=limit, revision=revision))
 
     async def _catch_up(self, revision: int) -> None:
-        """Until memory has what is asked for: everything acknowledged so far, or one revision."""
+        """Wait until the copy has the given revision, or everything acknowledged so far."""
         self._check()
         if 0 < revision < self.floor:
             raise RevisionCompacted(self.floor)
@@ -177,8 +182,8 @@ class EtcdStore:
             async with asyncio.timeout(PATIENCE):
                 await self._follower.wait_for(revision)
         except TimeoutError:
-            told = f"etcd is at revision {revision}, but its watch has come only to {self.revision}"
-            raise StoreFailed(told) from None
+            message = f"etcd is at revision {revision}, but its watch has come only to {self.revision}"
+            raise StoreFailed(message) from None
 
     async def _ask_revision(self) -> int:
         answer = await self._members.read("Range", requests.newest(self._keys))
@@ -194,7 +199,7 @@ class EtcdStore:
             raise FutureRevision(self.revision) from error
 
     async def _learn_floor(self) -> int:
-        """Somebody else has compacted."""
+        """Read the compact revision after another client of etcd has compacted."""
         floor = await self._history.floor()
         if floor > self.floor:
             self._state.compact(floor)
@@ -216,7 +221,7 @@ class EtcdStore:
         if after >= horizon:
             return recent
         if not self._state.since("", horizon):
-            # Where the past ends is shown by the first event behind it, and there is none.
+            # The end of the history is recognized by the first event after it, and there is none.
             raise RevisionCompacted(horizon)
         with real_work():
             past = await self._history.events(after, horizon)
@@ -244,7 +249,7 @@ class EtcdStore:
         return StoreEvent(self._revision(answer), None, requests.record(self._keys, gone))
 
     async def _write(self, request: Message) -> Any:
-        """etcd's answer, when readers here can see what it tells. Failed, Uncertain."""
+        """Write, and wait until local readers see the result. Raises StoreFailed, WriteUncertain."""
         self._check()
         self._writes += 1
         self._idle.clear()
@@ -263,7 +268,7 @@ class EtcdStore:
         try:
             await self._wait_for_revision(revision)
         except StoreFailed as error:
-            log.warning("a write is stored, but not yet to be seen here: %s", error)
+            log.warning("a write is stored, but not visible here yet: %s", error)
 
     def _revision(self, answer: Any) -> int:
         revision: int = answer.header.revision
@@ -273,14 +278,14 @@ class EtcdStore:
         found = answer.responses[0].response_range.kvs
         return StaleRevision(requests.record(self._keys, found[0])) if found else KeyMissing(key)
 
-    # Keeping house
+    # Maintenance
 
     async def check(self) -> None:
         self._check()
         try:
             with real_work():
                 async with asyncio.timeout(CHECK_PATIENCE):
-                    await self._freshness.revision()  # which all who check at a time share
+                    await self._freshness.revision()  # concurrent checks share the request
         except TimeoutError:
             raise StoreFailed(f"etcd does not answer within {CHECK_PATIENCE:g} s") from None
 
@@ -294,7 +299,7 @@ class EtcdStore:
             try:
                 await self._members.read("Compact", requests.compact(revision))
             except EtcdCompacted:
-                await self._learn_floor()  # somebody else was faster
+                await self._learn_floor()  # another client has compacted already
             else:
                 self._state.compact(revision)
 
@@ -303,7 +308,7 @@ class EtcdStore:
             return
         self._closed = True
         with real_work():
-            await self._idle.wait()  # what was accepted is finished first
+            await self._idle.wait()  # writes in progress first
             self._copy.close()
             await self._follower.close()
             await self._freshness.close()

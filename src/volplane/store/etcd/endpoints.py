@@ -1,4 +1,4 @@
-"""Where the members of an etcd cluster listen, and what a client shows and wants to see there."""
+"""Addresses of the members of an etcd cluster, and TLS credentials for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_PORT = 2379
 
 
 class EtcdTls(Struct, frozen=True):
-    """Paths of PEM files. Without a CA the machine's own authorities are trusted."""
+    """Paths of PEM files. Without a CA, the machine's CAs are trusted."""
 
     ca: str = ""
     cert: str = ""
@@ -22,29 +22,29 @@ class EtcdTls(Struct, frozen=True):
 
 class EtcdEndpoint(Struct, frozen=True):
     url: str
-    target: str  # as gRPC wants it
+    target: str  # as gRPC expects it
     secure: bool
 
 
 def parse_endpoint(url: str) -> EtcdEndpoint:
-    """`http://host:port` or `https://host:port`; without a scheme it is http. Failed."""
+    """Parse `http://host:port` or `https://host:port`; the default scheme is http. Raises StoreFailed."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         host, port = parts.hostname, parts.port or DEFAULT_PORT
     except ValueError as error:
-        raise StoreFailed(f"{url!r} is no address of an etcd server: {error}") from error
+        raise StoreFailed(f"{url!r} is not an address of an etcd server: {error}") from error
     if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/"):
         raise StoreFailed(
-            f"{url!r} is no address of an etcd server; it looks like https://host:{DEFAULT_PORT}"
+            f"{url!r} is not an address of an etcd server; expected https://host:{DEFAULT_PORT}"
         )
     shown = f"[{host}]" if ":" in host else host
     return EtcdEndpoint(f"{parts.scheme}://{shown}:{port}", f"{shown}:{port}", parts.scheme == "https")
 
 
 def credentials(tls: EtcdTls) -> grpc.ChannelCredentials:
-    """Reads the files. Failed."""
+    """Read the files. Raises StoreFailed."""
     if bool(tls.cert) != bool(tls.key):
-        raise StoreFailed("a client certificate for etcd needs its key, and a key its certificate")
+        raise StoreFailed("a client certificate for etcd needs a key, and a key a certificate")
     return grpc.ssl_channel_credentials(
         root_certificates=_read(tls.ca), private_key=_read(tls.key), certificate_chain=_read(tls.cert)
     )

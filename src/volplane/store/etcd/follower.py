@@ -1,8 +1,8 @@
-"""Keeps the copy abreast of etcd: one watch over everything of ours, opened again wherever it breaks.
+"""Keep the local copy up to date: one watch over our prefix, reopened whenever it breaks.
 
-A copy that has every event may still look old, because other users of the same etcd count its revisions up,
-too. Then whoever waits for a revision makes the follower ask the watch how far it is. An etcd too old to be
-believed in that is watched as a whole, foreign keys included: there every revision comes as an event.
+A copy that has every event may still be at an old revision, because writes of other etcd clients count, too.
+Then callers that wait for a revision make the follower send progress requests. An etcd version whose progress
+responses are unreliable is watched as a whole, all keys included: then every revision arrives as an event.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ import logging
 import grpc.aio
 
 from volplane.base import clock
+from volplane.base.backoff import Backoff, Failures
+from volplane.base.tasks import cancel_and_wait
 from volplane.store.contract import RevisionCompacted, StoreError
 from volplane.store.etcd.freshness import SharedRevisionRead
 from volplane.store.etcd.history import EtcdHistory
 from volplane.store.etcd.keys import ALL, EtcdKeys
 from volplane.store.etcd.local_copy import CopyDiverged, LocalCopy
 from volplane.store.etcd.members import EtcdCompacted, EtcdMembers, MemberUnreachable
-from volplane.store.etcd.stream import EtcdWatchStream, WatchStreamEnded, is_honest
+from volplane.store.etcd.stream import EtcdWatchStream, WatchStreamEnded, has_ordered_progress
 
 log = logging.getLogger(__name__)
 
 HISTORY = (
-    1000  # revisions of the past that a new copy starts with, so that watchers of a restarted server go on
+    1000  # revisions of history that a new copy starts with, so that watches of a restarted server can resume
 )
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two attempts to watch
-FIRST_NUDGE, LONGEST_NUDGE = 0.005, 0.25  # an event under way arrives sooner than the first
-STALL = 3.0  # seconds without a sign of what etcd certainly has: the member is hung or cut off
+RETRY = Backoff(0.05, 1.0)  # between two attempts to watch
+PROGRESS = Backoff(0.005, 0.25)  # between progress requests; an event under way arrives sooner than the first
+STALL = 3.0  # seconds without an event that etcd certainly has: the member hangs or is cut off
 
 _TROUBLE = (WatchStreamEnded, MemberUnreachable, TimeoutError, grpc.aio.AioRpcError, StoreError)
 
@@ -51,7 +53,7 @@ class Follower:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Until the copy has what etcd has now. Failed."""
+        """Load the copy and wait until it has what etcd has now. Raises StoreFailed."""
         await self._load()
         self._running = asyncio.create_task(self._run(), name="etcd watch")
         await self.wait_for(await self._freshness.revision())
@@ -59,26 +61,23 @@ class Follower:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [task for task in (self._running, self._nudging) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(self._running, self._nudging)
 
     async def wait_for(self, revision: int) -> None:
-        """Until the copy has got there. Closed."""
+        """Wait until the copy has reached the revision. Raises StoreClosed."""
         if revision <= self._copy.revision:
             return
         self._waiting += 1
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(FIRST_NUDGE, self._check_progress, self._copy.revision)
+            self._timer = loop.call_later(PROGRESS.first, self._check_progress, self._copy.revision)
         try:
             await self._copy.wait(revision)
         finally:
             self._waiting -= 1
 
     def start_over(self, why: str) -> None:
-        """The copy cannot be trusted any more."""
+        """Read the copy again, because it can no longer be trusted."""
         log.error("reading everything from etcd again: %s", why)
         self._stale = True
         if self._stream is not None:
@@ -89,17 +88,17 @@ class Follower:
     async def _load(self) -> None:
         while True:
             newest, floor = await self._freshness.revision(), await self._history.floor()
-            known = min(self._copy.revision, newest)  # nobody who reads sees the state go back
+            known = min(self._copy.revision, newest)  # readers must not see the state go back
             revision = max(1, floor, newest - HISTORY, known)
             try:
                 records = await self._history.snapshot(revision)
-            except EtcdCompacted:  # compacted while we read
+            except EtcdCompacted:  # compacted while reading
                 continue
             self._copy.replace(records, revision=revision, floor=floor)
             return
 
     async def _run(self) -> None:
-        pause = 0.0
+        failures = Failures(RETRY)
         while True:
             self._opened = False
             try:
@@ -108,28 +107,29 @@ class Follower:
                     self._stale = False
                 await self._follow()
             except (RevisionCompacted, CopyDiverged) as error:
-                log.warning("the copy of etcd's state is made anew: %s", error)
+                log.warning("reading the copy of etcd's state again: %s", error)
                 self._stale = True
             except _TROUBLE as error:
                 log.warning("the watch on etcd broke at revision %d: %s", self._copy.revision, error)
-            except Exception:  # nothing may end what every reader depends on
-                log.exception("the copy of etcd's state is made anew")
+            except Exception:  # every reader depends on this task: it must not end
+                log.exception("reading the copy of etcd's state again")
                 self._stale = True
             went_well = self._opened and not self._stale
-            pause = 0.0 if went_well else min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
-            await asyncio.sleep(pause)
+            if went_well:
+                failures.reset()
+            await asyncio.sleep(0.0 if went_well else failures.next_delay())
 
     async def _follow(self) -> None:
         member = self._members.current
         try:
             await self._members.select_member()
-            keys = self._keys.everything if is_honest(member.version) else ALL
+            keys = self._keys.everything if has_ordered_progress(member.version) else ALL
             async with EtcdWatchStream(member, keys, self._copy.revision) as stream:
                 self._stream, self._opened = stream, True
                 while True:
-                    told = await stream.next()
-                    self._copy.apply(told.events)
-                    self._copy.advance(told.progress)
+                    batch = await stream.next()
+                    self._copy.apply(batch.events)
+                    self._copy.advance(batch.progress)
         except _TROUBLE as error:
             if not isinstance(error, RevisionCompacted):
                 self._members.switch_member(member, str(error))
@@ -137,25 +137,26 @@ class Follower:
         finally:
             self._stream = None
 
-    # Catching up with revisions that are not ours
+    # Catching up with revisions of other clients
 
     def _check_progress(self, before: int) -> None:
         self._timer = None
         if not self._waiting or self._nudging is not None:
             return
-        if self._copy.revision > before:  # it moves by itself
+        if self._copy.revision > before:  # the copy advances by itself
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(FIRST_NUDGE, self._check_progress, self._copy.revision)
+            self._timer = loop.call_later(PROGRESS.first, self._check_progress, self._copy.revision)
             return
         self._nudging = asyncio.create_task(self._poll_progress(), name="etcd progress")
 
     async def _poll_progress(self) -> None:
-        pause, at, since = FIRST_NUDGE, self._copy.revision, clock.now()
+        failures, at, since = Failures(PROGRESS), self._copy.revision, clock.now()
         try:
             while self._waiting:
                 behind = await self._request_progress()
-                await asyncio.sleep(pause)
-                pause = FIRST_NUDGE if self._copy.revision > at else min(2 * pause, LONGEST_NUDGE)
+                await asyncio.sleep(failures.next_delay())
+                if self._copy.revision > at:
+                    failures.reset()
                 if self._copy.revision > at or not behind:
                     at, since = self._copy.revision, clock.now()
                 elif clock.now() - since > STALL and self._stream is not None:
@@ -165,7 +166,7 @@ class Follower:
             self._nudging = None
 
     async def _request_progress(self) -> bool:
-        """Whether etcd has more than the copy; if that is nothing of ours, the watch will say so."""
+        """Whether etcd has newer revisions than the copy; if so, request the progress of the watch."""
         try:
             newest = await self._freshness.revision()
             known, stream = self._copy.revision, self._stream
@@ -174,5 +175,5 @@ class Follower:
             if stream is not None and stream.supports_progress_requests:
                 await stream.request_progress()
         except (WatchStreamEnded, StoreError) as error:
-            log.debug("cannot ask etcd how far it is: %s", error)
+            log.debug("cannot request progress from etcd: %s", error)
         return True

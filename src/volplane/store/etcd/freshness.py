@@ -1,7 +1,7 @@
-"""How far etcd has got: one question for all who ask at the same time.
+"""Read etcd's newest revision, with one request for all concurrent readers.
 
-An answer is good for a reader only if the question was put after he came. So whoever comes while one is under
-way shares the next one with all others who come meanwhile: under load a hundred reads cost one call.
+A response is valid for a reader only if the request was sent after the reader came. So readers that come
+while a request is in progress share the next one: under load, a hundred reads cost one request.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.store.contract import StoreClosed
 
 
@@ -47,10 +48,9 @@ class SharedRevisionRead:
     async def close(self) -> None:
         while self._running is not None:
             running = self._running
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await cancel_and_wait(running)
 
 
 def _fail(answer: asyncio.Future[int], error: Exception) -> None:
     answer.set_exception(error)
-    answer.exception()  # those who asked may have left
+    answer.exception()  # the callers may be gone

@@ -1,4 +1,4 @@
-"""The past, read from etcd itself: snapshots, how far back they go, and events older than memory keeps."""
+"""History read from etcd: snapshots, the compact revision, and events that are no longer in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from volplane.store.etcd.members import PATIENCE, EtcdCompacted, EtcdMembers, Me
 from volplane.store.etcd.proto import kv_pb2
 from volplane.store.etcd.stream import EtcdWatchStream, WatchStreamEnded
 
-PAGE = 1000  # records in one answer of a whole snapshot
+PAGE = 1000  # records per response when reading a snapshot
 
 _DELETE = kv_pb2.Event.EventType.DELETE
 
@@ -32,7 +32,7 @@ class EtcdHistory:
         self._keys = keys
 
     async def snapshot(self, revision: int) -> StoreRecords:
-        """Everything at a revision. PastGone, NotYet, Failed."""
+        """All records at a revision. Raises EtcdCompacted, EtcdFutureRevision, StoreFailed."""
         records: StoreRecords = []
         start, end = self._keys.everything
         while True:
@@ -44,13 +44,13 @@ class EtcdHistory:
             start = answer.kvs[-1].key + b"\0"
 
     async def get(self, key: str, revision: int) -> StoreRecord | None:
-        """PastGone, NotYet, Failed."""
+        """Raises EtcdCompacted, EtcdFutureRevision, StoreFailed."""
         outer = self._keys.outer(key)
         answer = await self._members.read("Range", requests.page((outer, b""), revision=revision))
         return requests.record(self._keys, answer.kvs[0]) if answer.kvs else None
 
     async def list(self, keys: Range, *, limit: int, revision: int) -> Listing:
-        """PastGone, NotYet, Failed."""
+        """Raises EtcdCompacted, EtcdFutureRevision, StoreFailed."""
         if keys[0] >= keys[1]:
             return Listing([], revision, 0)
         answer = await self._members.read("Range", requests.page(keys, limit=limit, revision=revision))
@@ -58,7 +58,7 @@ class EtcdHistory:
         return Listing(records, revision, answer.count - len(records))
 
     async def floor(self) -> int:
-        """The oldest revision that can be read. etcd tells the number only to a watch that comes too late."""
+        """The oldest revision that can be read. etcd reveals it only to a watch that starts too early."""
         try:
             await self._members.read("Range", requests.page((self._keys.mark, b""), limit=1, revision=1))
         except EtcdCompacted:
@@ -73,12 +73,12 @@ class EtcdHistory:
         except RevisionCompacted as compacted:
             return compacted.floor
         except _TROUBLE as error:
-            raise StoreFailed(f"cannot find out how far etcd's history goes back: {error}") from error
+            raise StoreFailed(f"cannot read etcd's compact revision: {error}") from error
 
     async def events(self, after: int, upto: int) -> StoreEvents:
-        """Every event behind one revision, up to another. Compacted, Failed.
+        """All events after one revision, up to another. Raises RevisionCompacted, StoreFailed.
 
-        Something of ours must have happened behind the last one, because only that shows the end.
+        There must be an event of ours after the last one, because only that shows the end.
         """
         events: StoreEvents = []
         try:
@@ -100,7 +100,7 @@ class EtcdHistory:
         if previous is None and (event.type == _DELETE or kv.version > 1):
             raise RevisionCompacted(
                 kv.mod_revision
-            )  # while we read: the event is still there, the state before it not
+            )  # compacted while reading: the event still exists, the state before it does not
         return StoreEvent(
             kv.mod_revision, None if event.type == _DELETE else requests.record(self._keys, kv), previous
         )

@@ -1,8 +1,7 @@
-"""What etcd holds under our prefix, kept in memory: the state, its newest events, and who waits for them.
+"""A local copy of what etcd has under our prefix: records, newest events, and callers that wait for them.
 
-Everything arrives in revision order through one watch, so that a copy at revision N is the state of N. An
-event that does not fit the state before it is proof that something was missed; then the copy has to be made
-anew.
+All events arrive in revision order through one watch, so a copy at revision N is the state of revision N. An
+event that does not fit the state before it proves that events were missed; then the copy is read again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _DELETE = kv_pb2.Event.EventType.DELETE
 
 
 class CopyDiverged(Exception):
-    """An event does not fit: some before it are missing."""
+    """An event does not fit the copy: events before it are missing."""
 
 
 class LocalCopy:
@@ -38,7 +37,9 @@ class LocalCopy:
         return self.state.revision
 
     def apply(self, events: Sequence[kv_pb2.Event]) -> None:
-        """Whole revisions, in order; those of others count only as revisions. Diverged."""
+        """Apply complete revisions in order; events of other prefixes only advance the revision. Raises
+        CopyDiverged.
+        """
         known, is_ours = self.revision, self._keys.is_ours
         made = [
             self._apply(event) for event in events if event.kv.mod_revision > known and is_ours(event.kv.key)
@@ -54,22 +55,22 @@ class LocalCopy:
         before = self.state.peek(key)
         if event.type == _DELETE:
             if before is None:
-                raise CopyDiverged(f"{key} was deleted at revision {kv.mod_revision}, but it is not there")
+                raise CopyDiverged(f"{key} was deleted at revision {kv.mod_revision}, but is missing here")
             return self.state.drop(key, kv.mod_revision)
         if kv.create_revision != (before.created if before else kv.mod_revision):
             raise CopyDiverged(f"{key} at revision {kv.mod_revision} was created at {kv.create_revision}")
         return self.state.put(key, kv.value, kv.mod_revision)
 
     def advance(self, revision: int) -> None:
-        """Nothing has happened under our prefix up to this revision."""
+        """Note that there are no events of our prefix up to this revision."""
         if revision > self.revision:
             self.state.skip(revision)
             self.hub.advance(revision)
             self._waiters.wake(revision)
 
     def replace(self, records: StoreRecords, *, revision: int, floor: int) -> None:
-        """Start over. Watchers cannot be told what happened in between: they must list again."""
-        self.hub.fail(WatchOverrun("the store was away for longer than its history reaches"))
+        """Start over. Watchers miss the events in between, so they must list again."""
+        self.hub.fail(WatchOverrun("disconnected from etcd for longer than its history is kept"))
         self.state.load(records, revision=revision, floor=floor)
         self.hub.revision = revision
         self._waiters.wake(revision)

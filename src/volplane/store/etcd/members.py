@@ -1,8 +1,8 @@
-"""The members of one etcd cluster: calls go to one of them, and to another when that one fails.
+"""The members of one etcd cluster: calls go to one member, and to the next one when it fails.
 
-A read is repeated elsewhere until it is answered or its time is up. A write is repeated only when it
-certainly was not done; in doubt it ends as `Uncertain`. The subtle thing: before a member is given anything
-it has to say which cluster it belongs to, because two clusters under one name would be two truths.
+A read is repeated on other members until it is answered or its time is up. A write is repeated only if it was
+certainly not done; in doubt, `WriteUncertain` is raised. Before the first call, a member must report its
+cluster id, because members of two clusters would have different data.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.store.contract import RecordTooLarge, StoreFailed, WriteUncertain
 from volplane.store.etcd.endpoints import EtcdEndpoint
 from volplane.store.etcd.outcome import EtcdOutcome, classify_error, error_text
@@ -25,24 +26,24 @@ from volplane.store.etcd.proto import rpc_pb2 as pb
 log = logging.getLogger(__name__)
 
 PATIENCE = 10.0  # seconds for one operation, over all members; etcd itself gives up a proposal after 7
-READ_PATIENCE = 3.0  # seconds for one member's answer to what another can answer as well
+READ_PATIENCE = 3.0  # seconds for one member to answer a read that another can answer as well
 CONNECT_PATIENCE = 2.0
-SLACK = 1.0  # seconds past the deadline before we stop believing that gRPC keeps it
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5  # after every member has failed
+SLACK = 1.0  # seconds past the deadline, in case gRPC does not keep it
+RETRY = Backoff(0.02, 0.5)  # after every member has failed
 
-# A member that lost its leader says so at once instead of holding calls and watches back.
+# A member without a leader fails at once, instead of delaying calls and watches.
 LEADER = (("hasleader", "true"),)
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", -1),  # a page of a thousand records; etcd bounds what is written
+    ("grpc.max_receive_message_length", -1),  # a page of a thousand records; etcd limits the size of writes
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),  # repeating is decided here, where it is known what a write is
+    ("grpc.enable_retries", 0),  # retries are decided here, where writes are known
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", int(CONNECT_PATIENCE * 1000)),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Only with calls under way, and not more often: etcd hangs up on who pings more than every 5 s.
+    # Only during calls, and not more often: etcd disconnects clients that ping more than every 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -57,15 +58,15 @@ _UNSETTLED = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING
 
 
 class EtcdCompacted(Exception):
-    """The revision asked for has been compacted."""
+    """The requested revision has been compacted."""
 
 
 class EtcdFutureRevision(Exception):
-    """The revision asked for has not happened."""
+    """The requested revision does not exist yet."""
 
 
 class MemberUnreachable(Exception):
-    """Nothing was sent."""
+    """No connection to the member; nothing was sent."""
 
 
 _REFUSALS: dict[EtcdOutcome, type[Exception]] = {
@@ -82,7 +83,7 @@ class EtcdMember:
     def __init__(self, endpoint: EtcdEndpoint, credentials: grpc.ChannelCredentials | None) -> None:
         self.url = endpoint.url
         self.version = ""
-        self.cluster = 0  # 0: not asked yet, or to be asked again
+        self.cluster = 0  # 0: unknown
         if endpoint.secure:
             assert credentials is not None
             self._channel = grpc.aio.secure_channel(endpoint.target, credentials, options=_OPTIONS)
@@ -101,7 +102,7 @@ class EtcdMember:
         )
 
     async def read_status(self) -> None:
-        """Learn its version and its cluster, once. Unreachable, AioRpcError."""
+        """Read version and cluster id, once. Raises MemberUnreachable, AioRpcError."""
         if self.cluster:
             return
         status = await self.call("Status", pb.StatusRequest(), READ_PATIENCE)
@@ -110,14 +111,16 @@ class EtcdMember:
         self.version, self.cluster = status.version, status.header.cluster_id
 
     async def call(self, method: str, request: Message, timeout: float) -> Any:
-        """Unreachable, AioRpcError."""
+        """Raises MemberUnreachable, AioRpcError."""
         if not self.cluster:
             await self._wait_until_connected()
         async with asyncio.timeout(timeout + SLACK):
             return await self._stubs[method](request, timeout=timeout, metadata=LEADER)
 
     async def _wait_until_connected(self) -> None:
-        """A first call on a channel that never connects would end without anybody knowing if it was sent."""
+        """Wait for the connection: if a first call fails on a channel that never connected, it is unknown
+        whether it was sent.
+        """
         try:
             async with asyncio.timeout(CONNECT_PATIENCE):
                 while (state := self._channel.get_state(try_to_connect=True)) in _UNSETTLED:
@@ -140,15 +143,15 @@ class EtcdMembers:
         return self._members[self._at]
 
     async def check_cluster(self) -> None:
-        """All that can be reached must be of one cluster. Failed."""
+        """Check that all reachable members belong to one cluster. Raises StoreFailed."""
         met = [member.read_status() for member in self._members]
-        await asyncio.gather(*met, return_exceptions=True)  # the missing ones are met when they are needed
+        await asyncio.gather(*met, return_exceptions=True)  # unreachable ones are checked when they are used
         if len({member.cluster for member in self._members if member.cluster}) > 1:
-            told = ", ".join(f"{m.url} of {m.cluster:x}" for m in self._members if m.cluster)
-            raise StoreFailed(f"these etcd servers are not of one cluster: {told}")
+            message = ", ".join(f"{m.url} of {m.cluster:x}" for m in self._members if m.cluster)
+            raise StoreFailed(f"these etcd servers do not belong to one cluster: {message}")
 
     async def select_member(self) -> EtcdMember:
-        """The one to talk to now. Unreachable, AioRpcError."""
+        """The member for the next call. Raises MemberUnreachable, AioRpcError."""
         member = self.current
         await member.read_status()
         self._cluster = self._cluster or member.cluster
@@ -157,19 +160,19 @@ class EtcdMembers:
         return member
 
     def switch_member(self, member: EtcdMember, why: str) -> None:
-        """Something is wrong with this one: the next call goes to the next one."""
-        level = logging.WARNING if member.cluster else logging.DEBUG  # news only once
-        member.cluster = 0  # whoever comes back at this address says again who it is
+        """Use the next member from now on, because this one failed."""
+        level = logging.WARNING if member.cluster else logging.DEBUG  # log each failure once
+        member.cluster = 0  # a member that returns at this address reports its cluster again
         if member is self.current and len(self._members) > 1:
             self._at = (self._at + 1) % len(self._members)
             log.log(level, "leaving etcd at %s for %s: %s", member.url, self.current.url, why)
 
     async def read(self, method: str, request: Message) -> Any:
-        """What may be asked twice. Failed, PastGone, NotYet."""
+        """Make a call that may be repeated. Raises StoreFailed, EtcdCompacted, EtcdFutureRevision."""
         return await self._call(method, request, READ_PATIENCE, repeatable=True)
 
     async def write(self, method: str, request: Message) -> Any:
-        """Failed: it was not done. Uncertain."""
+        """Make a call that must not be repeated. Raises StoreFailed if it was not done, WriteUncertain."""
         return await self._call(method, request, PATIENCE, repeatable=False)
 
     async def _call(self, method: str, request: Message, patience: float, *, repeatable: bool) -> Any:
@@ -186,7 +189,7 @@ class EtcdMembers:
                 await self._pause(failures, deadline, error)
 
     def _check_retryable(self, member: EtcdMember, error: Exception, *, repeatable: bool) -> None:
-        """Returns if the call may be made again."""
+        """Return if the call may be repeated; else raise."""
         verdict = EtcdOutcome.UNKNOWN
         if isinstance(error, grpc.aio.AioRpcError):
             verdict = classify_error(error)
@@ -197,13 +200,13 @@ class EtcdMembers:
         if verdict is not EtcdOutcome.FULL:
             self.switch_member(member, _why(error))
         if verdict in (EtcdOutcome.UNKNOWN, EtcdOutcome.FULL) and not repeatable:
-            told = f"etcd at {member.url} did not say whether the write was stored: {_why(error)}"
-            raise WriteUncertain(told) from error
+            message = f"etcd at {member.url} did not say whether the write was stored: {_why(error)}"
+            raise WriteUncertain(message) from error
 
     async def _pause(self, failures: int, deadline: float, error: Exception) -> None:
-        """At once to the next member; only when all have failed, some time later."""
+        """Try the next member at once; wait only after all have failed."""
         rounds, rest = divmod(failures, len(self._members))
-        pause = 0.0 if rest else min(FIRST_PAUSE * 2 ** (rounds - 1), LONGEST_PAUSE)
+        pause = 0.0 if rest else RETRY.delay(rounds)
         if clock.now() + pause >= deadline:
             urls = ", ".join(member.url for member in self._members)
             raise StoreFailed(f"no etcd server answers ({urls}): {_why(error)}") from error

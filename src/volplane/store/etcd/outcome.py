@@ -1,7 +1,7 @@
-"""What a failed call means: the only place where etcd's gRPC codes and texts are judged.
+"""Classify failed calls: the only place that interprets etcd's gRPC codes and error texts.
 
-The question that matters is whether a write can have happened. Only what etcd says before it proposes a
-write to its log, or what gRPC says before it sends one, is a certain no; everything else leaves doubt.
+What matters is whether a write may have happened. It certainly has not only if etcd failed before proposing
+the write to its log, or gRPC before sending it; in all other cases it is uncertain.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _Code = grpc.StatusCode
 
 
 class EtcdOutcome(StrEnum):
-    REFUSED = "refused"  # not done, and no other member would do it
-    ELSEWHERE = "elsewhere"  # not done by this member; another one may
-    TOO_LARGE = "too large"  # not done, and no other member would do it
-    UNKNOWN = "unknown"  # done or not done
-    FULL = "full"  # done or not done, and no other member has more room
+    REFUSED = "refused"  # not done, and other members would refuse it, too
+    ELSEWHERE = "elsewhere"  # not done by this member; another one may do it
+    TOO_LARGE = "too large"  # not done, and other members would refuse it, too
+    UNKNOWN = "unknown"  # possibly done
+    FULL = "full"  # possibly done; the database is full on all members
     COMPACTED = "compacted"
     FUTURE = "future"
 
@@ -32,14 +32,14 @@ _FINAL = frozenset(
         _Code.UNAUTHENTICATED,
         _Code.UNIMPLEMENTED,
         _Code.OUT_OF_RANGE,
-        _Code.DATA_LOSS,  # the members disagree; etcd applies nothing until somebody has looked at it
+        _Code.DATA_LOSS,  # the members are inconsistent; etcd applies nothing until an operator repairs it
     }
 )
 _NOT_SENT = (
     "failed to connect to all addresses",
     "connections to all backends failing",
-    "etcdserver: no leader",  # asked for by our metadata, answered before anything is proposed
-    "etcdserver: too many requests",  # answered before anything is proposed
+    "etcdserver: no leader",  # requested by our metadata; sent before anything is proposed
+    "etcdserver: too many requests",  # sent before anything is proposed
     "etcdserver: rpc not supported for learner",
 )
 
@@ -49,7 +49,7 @@ def classify_error(error: grpc.aio.AioRpcError) -> EtcdOutcome:
     if text.startswith(_NOT_SENT):
         return EtcdOutcome.ELSEWHERE
     if "database space exceeded" in text:
-        # The write that finds the database full is applied, and answered with this error all the same.
+        # The write that fills the database is applied, and still answered with this error.
         return EtcdOutcome.FULL
     if "request is too large" in text or "received message larger than max" in text:
         return EtcdOutcome.TOO_LARGE
@@ -61,5 +61,5 @@ def classify_error(error: grpc.aio.AioRpcError) -> EtcdOutcome:
 
 
 def error_text(error: grpc.aio.AioRpcError) -> str:
-    """Why, in one line."""
+    """The reason, in one line."""
     return (error.details() or error.code().name).removeprefix("etcdserver: ")

@@ -1,4 +1,4 @@
-"""What a store asks of etcd, as etcd's messages, and etcd's records as ours. No input or output here."""
+"""Build etcd's request messages, and convert its records. Pure functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def update(key: bytes, value: bytes, revision: int) -> pb.TxnRequest:
 
 
 def delete(key: bytes, revision: int) -> pb.TxnRequest:
-    """Revision 0: whatever is there."""
+    """Delete a key; revision 0: at any revision."""
     exists = pb.Compare(result=_GREATER, target=_VERSION, key=key, version=0)
     gone = pb.DeleteRangeRequest(key=key, prev_kv=True)
     return pb.TxnRequest(
@@ -37,9 +37,9 @@ def delete(key: bytes, revision: int) -> pb.TxnRequest:
 
 
 def claim(keys: EtcdKeys, mark: bytes) -> pb.TxnRequest:
-    """Set the owner's mark where nobody has stored anything yet; otherwise tell what is there."""
+    """Set the owner's mark if the prefix is empty; else read the mark and a key."""
     start, end = keys.everything
-    # Of an empty range this is true: then it is judged as a key that was never created.
+    # True for an empty range: it is compared like a key that was never created.
     empty = pb.Compare(result=_EQUAL, target=_CREATE, key=start, range_end=end, create_revision=0)
     some = pb.RangeRequest(key=start, range_end=end, limit=1, keys_only=True)
     return pb.TxnRequest(
@@ -50,7 +50,7 @@ def claim(keys: EtcdKeys, mark: bytes) -> pb.TxnRequest:
 
 
 def newest(keys: EtcdKeys) -> pb.RangeRequest:
-    """Nothing but the header, which has the newest revision: the cheapest question there is."""
+    """The cheapest request: only its response header, with the newest revision, is used."""
     return pb.RangeRequest(key=keys.mark, count_only=True)
 
 

@@ -1,9 +1,9 @@
 """One watch of one range on one member.
 
-Large answers come in fragments; they are put together here, so that all events of a revision are handed out
-at once and a broken stream never leaves half a revision behind. The subtle thing is where a watch starts: at
-the revision that is already known, not behind it. Compaction keeps no trace of a delete at its own revision,
-and a watch that starts exactly there would miss it without a word; one earlier, etcd refuses, and says so.
+Large responses come in fragments. They are joined here, so that all events of a revision are returned
+together and a broken stream never leaves half a revision. A watch starts at the revision that is already
+known, not at the one after it: compaction removes a delete at the compact revision, so a watch that starts
+right after it would miss the delete without an error. If it starts one earlier, etcd reports the compaction.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from volplane.store.etcd.outcome import error_text
 from volplane.store.etcd.proto import kv_pb2
 from volplane.store.etcd.proto import rpc_pb2 as pb
 
-EVERYBODY = -1  # the watch id of an answer to a progress request
+EVERYBODY = -1  # the watch id in a response to a progress request
 
-# Before these, the answer to a progress request may overtake events (etcd issues 15220 and 17507).
-_HONEST = {(3, 4): 31, (3, 5): 13}
+# Before these versions, a progress response may overtake events (etcd issues 15220 and 17507).
+_ORDERED_SINCE = {(3, 4): 31, (3, 5): 13}
 
 
 class WatchStreamEnded(Exception):
-    """The stream has ended; what was handed out so far is complete and in order."""
+    """The stream has ended; the events so far are complete and in order."""
 
 
 class StreamBatch(NamedTuple):
     events: list[kv_pb2.Event]  # after the known revision
-    progress: int = 0  # everything up to this revision has been told; 0: nothing is said about that
+    progress: int = 0  # all events up to this revision have been sent; 0: unknown
 
 
 class EtcdWatchStream:
-    """`async with Stream(…) as stream: await stream.next()`."""
+    """`async with EtcdWatchStream(…) as stream: await stream.next()`."""
 
     def __init__(self, member: EtcdMember, keys: Range, known: int, *, previous: bool = False) -> None:
         self._member = member
         self._known = known
-        self._honest = is_honest(member.version)
+        self._has_ordered_progress = has_ordered_progress(member.version)
         self._create = pb.WatchCreateRequest(
             key=keys[0],
             range_end=keys[1],
@@ -56,12 +56,12 @@ class EtcdWatchStream:
         self._call: Any = None
 
     async def __aenter__(self) -> EtcdWatchStream:
-        """Broken, Compacted."""
+        """Raises WatchStreamEnded, RevisionCompacted."""
         self._call = self._member.watch(metadata=LEADER)
         try:
             async with asyncio.timeout(READ_PATIENCE):
                 await self._write(pb.WatchRequest(create_request=self._create))
-                await self._read()  # that it was created
+                await self._read()  # the confirmation that it was created
         except TimeoutError:
             self.cancel()
             raise WatchStreamEnded("the watch was not created in time") from None
@@ -80,15 +80,15 @@ class EtcdWatchStream:
 
     @property
     def supports_progress_requests(self) -> bool:
-        """Whether the answer to `ask` can be believed."""
-        return self._honest
+        """Whether progress responses are reliable."""
+        return self._has_ordered_progress
 
     async def request_progress(self) -> None:
-        """Ask how far it has got; the answer comes as progress, behind all events up to it. Broken."""
+        """Request progress. The response follows all events up to it. Raises WatchStreamEnded."""
         await self._write(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
 
     async def next(self) -> StreamBatch:
-        """Broken, Compacted."""
+        """Raises WatchStreamEnded, RevisionCompacted."""
         events: list[kv_pb2.Event] = []
         while True:
             answer = await self._read()
@@ -96,7 +96,7 @@ class EtcdWatchStream:
             if not answer.fragment:
                 break
         if not events:
-            believed = self._honest or answer.watch_id != EVERYBODY
+            believed = self._has_ordered_progress or answer.watch_id != EVERYBODY
             return StreamBatch([], answer.header.revision if believed else 0)
         if events[0].kv.mod_revision <= self._known:
             events = [event for event in events if event.kv.mod_revision > self._known]
@@ -111,7 +111,7 @@ class EtcdWatchStream:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise WatchStreamEnded(_why(error)) from error
         except asyncio.CancelledError:
-            if self._call.cancelled() and not _is_cancelling():  # by `cancel`, not together with the task
+            if self._call.cancelled() and not _is_cancelling():  # by `cancel`, not with the task
                 raise WatchStreamEnded("given up") from None
             raise
 
@@ -127,13 +127,13 @@ class EtcdWatchStream:
         return answer
 
 
-def is_honest(version: str) -> bool:
-    """Whether progress answers come in order with events. An unknown version is not trusted."""
+def has_ordered_progress(version: str) -> bool:
+    """Whether progress responses are in order with events. Unknown versions are not trusted."""
     try:
         major, minor, patch = (int(part) for part in version.split("-")[0].split("."))
     except ValueError:
         return False
-    return (major, minor) > (3, 5) or patch >= _HONEST.get((major, minor), 1 << 30)
+    return (major, minor) > (3, 5) or patch >= _ORDERED_SINCE.get((major, minor), 1 << 30)
 
 
 def _is_cancelling() -> bool:

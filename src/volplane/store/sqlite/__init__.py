@@ -1,8 +1,8 @@
 """The embedded store: SQLite on disk, the newest state in memory, one thread that writes.
 
-The loop sees a write only after its commit: the writer's thread reports a batch, and in one callback the
-state moves on, the watchers get their events and the callers their answers. Reads at old revisions that
-memory no longer covers go to a second connection on its own thread.
+The event loop sees a write only after its commit: the writer's thread reports a batch, and one callback
+updates the state, publishes the events and completes the writes. Old revisions that are no longer in memory
+are read through a second connection on its own thread.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ T = TypeVar("T")
 WINDOW_EVENTS = 8192
 WINDOW_BYTES = 4 << 20
 COMPACT_CHUNK = 500  # rows deleted between two batches of writes
-# Seconds a busy loop may keep the interpreter from the writer's thread. With Python's 5 ms, a loop that is
-# never idle starves the writer for seconds (measured: median 3 ms but 2.7 s at p99); with this, 4 ms at
-# p99. It costs nothing while no thread waits.
+# Seconds that a busy loop may hold the interpreter lock while the writer's thread waits for it. With Python's
+# 5 ms, a loop that is never idle starves the writer (measured: median 3 ms, but 2.7 s at p99); with this
+# value, 4 ms at p99. It costs nothing while no thread waits.
 SWITCH_INTERVAL = 0.0001
 
 
 class SqliteStore:
-    """Made by `await SqliteStore.open(path)`; belongs to the loop that opened it."""
+    """Created by `await SqliteStore.open(path)`; belongs to the loop that opened it."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SqliteStore:
             max_events=window, max_bytes=WINDOW_BYTES, compressed_prefixes=compressed_prefixes
         )
         self._state.load(files.records, revision=files.revision, floor=files.floor)
-        files.records.clear()  # the state has them; a list beside it would keep deleted ones alive
+        files.records.clear()  # the state has them; this list would keep deleted ones alive
         self._hub = Hub(revision=files.revision, backlog=backlog)
         self._waiters = RevisionWaiters()
         self._closed = False
@@ -86,10 +86,10 @@ class SqliteStore:
         compressed_prefixes: tuple[str, ...] = (),
         window: int = WINDOW_EVENTS,
     ) -> SqliteStore:
-        """Open or create the database file; its directory is made private. InUse, Failed.
+        """Open or create the database file; its directory is made private. Raises StoreInUse, StoreFailed.
 
-        `packed`: how keys begin whose records are many and hardly read; they take less memory.
-        `window`: events kept in memory for who looks back; what is older is read from disk.
+        `compressed_prefixes`: prefixes of keys whose records are many and rarely read; they take less memory.
+        `window`: number of events in memory; older ones are read from disk.
         """
         executor = ThreadPoolExecutor(1, "store-reader")
         try:
@@ -161,7 +161,7 @@ class SqliteStore:
 
     async def _write(self, key: str, expected: int, value: bytes | None) -> StoreEvent:
         self._check()
-        key.encode()  # what is no text must fail here and not in the middle of others' batch
+        key.encode()  # a key that is not text must fail here, not in a batch with others
         done: asyncio.Future[StoreEvent] = asyncio.get_running_loop().create_future()
         write = PendingWrite(key, expected, value, done)
         self._writer.submit(write)
@@ -169,10 +169,10 @@ class SqliteStore:
             with real_work():
                 return await done
         finally:
-            del done, write  # which holds the refusal, whose traceback would hold it
+            del done, write  # the error's traceback would keep them alive
 
     def _publish_batch(self, batch: WriteBatch) -> None:
-        """A batch is on disk: the state moves on, then everybody hears of it, in this one callback."""
+        """Update the state with a committed batch, then publish its events and complete its writes."""
         events = self._apply(batch)
         if events:
             self._hub.publish(list(events.values()))
@@ -197,14 +197,14 @@ class SqliteStore:
             write.done.set_exception(self._refusal(write, error))
 
     def _refusal(self, write: PendingWrite, error: StoreError | None) -> StoreError:
-        current = self._state.peek(write.key)  # as the database saw it: a batch holds no key twice
+        current = self._state.peek(write.key)  # as the database saw it: a batch has no key twice
         if write.expected == NONE and current is not None:
             return KeyExists(write.key)  # also on a full disk
         if error is not None:
             return _copy_error(error)
         return StaleRevision(current) if current is not None else KeyMissing(write.key)
 
-    # Keeping house
+    # Maintenance
 
     async def check(self) -> None:
         self._check()
@@ -218,7 +218,7 @@ class SqliteStore:
         if revision <= self.floor:
             return
         self._state.compact(revision)
-        # The floor first: rows that a crash leaves behind are below it, invisible, and go with the next
+        # The floor first: rows that a crash leaves are below it, invisible, and removed by the next
         # compaction.
         await self._on_disk(lambda: self._disk.set_floor(revision))
         after = 0
@@ -259,12 +259,12 @@ class SqliteStore:
 
 
 def _copy_error(error: StoreError) -> StoreError:
-    """One for each caller: whoever raises it hangs a traceback on it."""
+    """A copy for each caller, since raising it adds a traceback."""
     return type(error)(*error.args)
 
 
 def _expected_revision(revision: int, otherwise: int) -> int:
-    """A revision as the database can compare it; clients may send any number."""
+    """A revision that the database can compare; clients may send any number."""
     if not revision:
         return otherwise
     return revision if 0 < revision < 1 << 62 else NEVER

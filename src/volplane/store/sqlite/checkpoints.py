@@ -1,7 +1,7 @@
-"""Moves the log into the database file, beside the writer and not in its way.
+"""Checkpoints: move SQLite's write-ahead log into the database file without blocking the writer.
 
-A passive checkpoint runs on the reader's thread while writes go on. Under a load that never pauses it can
-never start the log over, so that past a bound the writer finishes the little that is left itself.
+A passive checkpoint runs on the reader's thread while writes go on. Under constant load it can never restart
+the log, so beyond a limit the writer checkpoints the small rest itself.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ class Checkpoints:
             self._running.add_done_callback(self._end_checkpoint)
 
     async def wait_idle(self) -> None:
-        """Until the running checkpoint, if there is one, has ended."""
+        """Wait until the running checkpoint, if any, has ended."""
         while self._running is not None:
             await asyncio.wait([self._running])
-            await asyncio.sleep(0)  # its callback comes after us
+            await asyncio.sleep(0)  # its callback runs after this
 
     def _passive(self) -> int:
         try:
             return self._reader.checkpoint()
         except sqlite3.Error as error:
-            log.warning("checkpoint failed: %s", error)  # the log is complete; the next one tries again
+            # The log is complete; the next checkpoint tries again.
+            log.warning("checkpoint failed: %s", error)
             return 0
 
     def _end_checkpoint(self, pages: asyncio.Future[int]) -> None:

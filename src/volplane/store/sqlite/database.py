@@ -1,9 +1,9 @@
-"""The tables and every statement on them. Blocking; runs in the store's own threads only.
+"""The tables and all SQL statements. Blocking; runs only in the store's threads.
 
-One table holds the log of all writes; a record is the newest row of its key. A whole batch of writes is one
-INSERT outside any explicit transaction: it judges each compare-and-set against the newest row, allocates
-the revisions, commits and syncs in a single step, so that the thread gives the interpreter lock away once
-per batch and not once per row. Rows that lose the comparison are simply not inserted.
+One table holds the log of all writes; a record is the newest row of its key. A batch of writes is one INSERT
+outside any explicit transaction: it compares each expected revision with the newest row, assigns revisions,
+commits and syncs in a single step, so the thread releases the interpreter lock once per batch and not once
+per row. Rows whose comparison fails are not inserted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from volplane.store.state import after_prefix
 
 FORMAT = 1
 LARGEST_BATCH = 256
-ANY, NONE, NEVER = -1, 0, -2  # what a write may expect to find, besides a revision
-LAST = "\U0010ffff"  # behind every key
+ANY, NONE, NEVER = -1, 0, -2  # special values for the expected revision
+LAST = "\U0010ffff"  # after every key
 
 _SCHEMA = (
     """
@@ -60,14 +60,14 @@ def _append_statement(rows: int) -> str:
     """
 
 
-# Few sizes, so that the statements stay prepared; a batch is filled up with rows without a key.
+# A few sizes, so that the statements stay prepared; batches are padded with rows without a key.
 _APPEND = {rows: _append_statement(rows) for rows in (1, 2, 4, 8, 16, 32, 64, 128, LARGEST_BATCH)}
 _FILLER = (None, 0, 0, None)
 
 _REFUSED = frozenset(
     {
         sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR_WRITE,  # over quota, for one
+        sqlite3.SQLITE_IOERR_WRITE,  # for example, over quota
         sqlite3.SQLITE_TOOBIG,
         sqlite3.SQLITE_NOMEM,
         sqlite3.SQLITE_BUSY,
@@ -89,7 +89,7 @@ _EVENTS = """
     ORDER BY log.revision
 """
 
-# Oldest first: a tombstone must not go before what it hides.
+# Oldest first: a tombstone must not be removed before the rows it hides.
 _SUPERSEDED = """
     DELETE FROM log WHERE revision IN (
         SELECT revision FROM log AS row
@@ -102,7 +102,7 @@ _SUPERSEDED = """
 
 
 class Database:
-    """One connection. The writer has one, the reader of old revisions another."""
+    """One connection. The writer has one, and the reader of old revisions another."""
 
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
@@ -110,7 +110,7 @@ class Database:
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA cache_size = -1024")
         self._connection.execute("PRAGMA temp_store = MEMORY")  # a full /var/tmp is not a full database
-        self._connection.execute("PRAGMA wal_autocheckpoint = 0")  # done beside the writer, not in its way
+        self._connection.execute("PRAGMA wal_autocheckpoint = 0")  # done in another thread
 
     def close(self) -> None:
         self._connection.close()
@@ -122,10 +122,10 @@ class Database:
         with self._transaction():
             for statement in _SCHEMA:
                 self._connection.execute(statement)
-        self._connection.execute("DROP TABLE IF EXISTS room")  # of a process that was killed in `grow`
+        self._connection.execute("DROP TABLE IF EXISTS room")  # left by a process that was killed in `grow`
 
     def grow(self, size: int) -> None:
-        """Make the file larger by free pages, which later writes take before they need the disk's space."""
+        """Extend the file with free pages, which later writes use before they need space on the disk."""
         self._connection.execute("CREATE TABLE IF NOT EXISTS room (value BLOB)")
         try:
             self._connection.execute("INSERT INTO room VALUES (zeroblob(?))", (size,))
@@ -136,9 +136,10 @@ class Database:
     # Writing
 
     def append(self, rows: Sequence[tuple[str, int, int, bytes | None]]) -> list[str]:
-        """Insert (key, expected, deleted, value) where that was expected; the keys in revision order.
+        """Insert rows of (key, expected, deleted, value) whose expected revision matches. Returns their keys
+        in revision order.
 
-        Keys must differ from each other: the comparison sees the state before the batch.
+        Keys must be distinct: rows are compared with the state before the batch.
         """
         size = 1 << (len(rows) - 1).bit_length()
         flat: list[object] = []
@@ -160,13 +161,15 @@ class Database:
         self._connection.execute("UPDATE meta SET value = ? WHERE name = 'floor'", (floor,))
 
     def drop_superseded(self, floor: int, *, after: int, limit: int) -> int:
-        """Delete some rows that no snapshot from the floor on can see; 0 or the revision to go on after."""
+        """Delete some rows that no snapshot from the floor on shows. Returns 0, or the revision to continue
+        after.
+        """
         arguments = {"floor": floor, "after": after, "limit": limit}
         rows = self._connection.execute(_SUPERSEDED, arguments).fetchall()
         return max((revision for (revision,) in rows), default=0)
 
     def checkpoint(self, mode: str = "PASSIVE") -> int:
-        """Copy the log into the database; returns the log's length in pages."""
+        """Checkpoint the log. Returns its length in pages."""
         _, pages, _ = self._one(f"PRAGMA wal_checkpoint({mode})")
         return pages
 
@@ -202,7 +205,7 @@ class Database:
 
     @contextmanager
     def _snapshot(self, revision: int) -> Iterator[None]:
-        """One read transaction with the floor in it, so that compaction cannot hollow the answer out."""
+        """One read transaction that includes the floor, so that a compaction cannot remove rows meanwhile."""
         with self._transaction("DEFERRED"):
             floor = self.floor()
             if revision < floor:
@@ -233,12 +236,12 @@ def is_full(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """The write was refused before anything was committed. Everything else leaves doubt."""
+    """Whether the write failed before anything was committed. In all other cases it is uncertain."""
     return _code(error) in _REFUSED
 
 
 def is_uncertain(error: BaseException) -> bool:
-    """The write is in the log, and a restart may find it there, unless the next write takes its place."""
+    """Whether the write is in the log: a restart may find it, unless the next write overwrites it."""
     return _code(error) == sqlite3.SQLITE_IOERR_SHMSIZE
 
 

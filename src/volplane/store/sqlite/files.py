@@ -1,4 +1,4 @@
-"""A database's files on disk: private, locked to one process, opened once to write and once to look back."""
+"""The files of a database: private, locked by one process, opened for writes and for old revisions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ RESTORE = "Nothing was changed; restore it from a backup"
 
 class DatabaseFiles:
     disk: Database  # the writer's connection
-    old: Database  # for old revisions and checkpoints, beside the writer
+    old: Database  # for old revisions and checkpoints
     revision: int
     floor: int
     records: StoreRecords
     reserve: SpaceReserve
-    descriptor: int  # of the database's file
+    descriptor: int  # of the database file
 
     @classmethod
     def open(cls, path: str) -> DatabaseFiles:
-        """Lock, create and load. InUse, Failed."""
+        """Lock, create and load. Raises StoreInUse, StoreFailed."""
         try:
             with ExitStack() as undo:
                 files = cls(path, undo)
@@ -48,7 +48,7 @@ class DatabaseFiles:
         self.reserve.require_space()
         stack.callback(os.close, _lock(path))
         self.reserve.make()
-        # Open until SQLite has closed its own: closing it earlier would drop the locks that SQLite has on it.
+        # Closed after SQLite's own: closing it earlier would drop SQLite's locks on the file.
         self.descriptor = _create(path)
         stack.callback(os.close, self.descriptor)
         _check(path)
@@ -63,17 +63,16 @@ class DatabaseFiles:
         self.revision, self.floor = self.disk.revision(), self.disk.floor()
         self.records = list(self.disk.records())
         if any(type(r.key) is not str or type(r.value) is not bytes for r in self.records):
-            raise StoreFailed(f"cannot open {path}: it holds rows that were never written. {RESTORE}")
+            raise StoreFailed(f"cannot open {path}: it contains rows that were never written. {RESTORE}")
 
     def close(self) -> None:
         with self._stack:
-            self.old.close()  # alone, the last connection can leave an empty log behind
+            self.old.close()  # then the last connection can truncate the log
             try:
                 self.disk.checkpoint("TRUNCATE")
             except sqlite3.Error as error:
-                log.warning(
-                    "the log stays for the next start: %s", error
-                )  # it is complete; a full disk is no loss
+                # The log is complete: nothing is lost.
+                log.warning("the log is kept for the next start: %s", error)
 
     def _close_index(self) -> None:
         if self._index >= 0:
@@ -88,20 +87,20 @@ def _lock(path: str) -> int:
 
 
 def _check(path: str) -> None:
-    """Refuse a file that was damaged, before a write could make it worse. Raises Failed.
+    """Check the file for damage before a write could make it worse. Raises StoreFailed.
 
     It takes as long as reading the records does: 1 ms for 2 MiB, 115 ms for 40 MiB.
     """
     if os.path.exists(f"{path}-shm") and not os.path.exists(f"{path}-wal"):
-        log.warning("%s-wal is gone, and with it what was written since the last checkpoint", path)
+        log.warning("%s-wal is missing: writes since the last checkpoint are lost", path)
     if not os.path.getsize(path):
         return
-    # Read-only, because whoever else closes a database last brings its log into it.
+    # Read-only: the last read-write connection to close would checkpoint the log.
     connection = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, timeout=30)
     try:
         ((found,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
     except sqlite3.OperationalError:
-        raise  # it is busy, or the disk is full: nothing is wrong with it
+        raise  # busy, or the disk is full: the file is not damaged
     except sqlite3.DatabaseError as error:
         found = str(error)
     finally:
@@ -111,7 +110,7 @@ def _check(path: str) -> None:
 
 
 def _create(path: str) -> int:
-    """Make the file private, and its directory entry durable, before SQLite opens it."""
+    """Create the file, private and with a durable directory entry, before SQLite opens it."""
     database = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     sync_directory(os.path.dirname(os.path.abspath(path)))
     return database

@@ -1,7 +1,8 @@
-"""Room on the disk: what a start needs, and the reserve that is spent when nothing else is left.
+"""Disk space: what a start needs, and a reserve for a full disk.
 
-The reserve is a file beside the database that holds nothing. On a full disk it is removed, so that objects
-can still be deleted and changed; it is made again as soon as the disk has room for it and for new objects.
+The reserve is an empty file of a fixed size next to the database. On a full disk it is removed, so that
+objects can still be deleted and changed. It is created again as soon as the disk has space for it and for new
+objects.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from contextlib import suppress
 from volplane.store.contract import StoreFull
 
 RESERVE = 16 << 20  # bytes
-NEEDED = 4 << 20  # bytes that must be free besides the reserve before the database is opened
-RESUME = 8 << 20  # bytes that must be free besides the reserve before objects may be created again
+NEEDED = 4 << 20  # bytes that must be free, besides the reserve, to open the database
+RESUME = 8 << 20  # bytes that must be free, besides the reserve, before objects can be created again
 PAGES = 2 << 20  # bytes of the reserve that become free pages of the database
-LOG = 3 << 20  # bytes of the reserve by which the database's log may grow meanwhile
+LOG = 3 << 20  # bytes of the reserve for the database's log
 INDEX = 512 << 10  # bytes of the log's index that are allocated in advance
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-_KEEP_SIZE = 1  # of fallocate(2): what is allocated lies behind the file's end
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE: allocate beyond the end of the file
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -33,10 +34,10 @@ class SpaceReserve:
         self.directory = os.path.dirname(os.path.abspath(database))
 
     def require_space(self) -> None:
-        """Raise Full when the disk has too little room to open the database.
+        """Raise StoreFull if the disk has too little space to open the database.
 
-        SQLite maps the index of its log into memory. On a full disk the kernel ends a process that writes
-        there (SIGBUS), so that it is too late to find out after the database is open.
+        SQLite maps the index of its log into memory. On a full disk the kernel kills a process that writes
+        there (SIGBUS), so the check must come before the database is opened.
         """
         needed = NEEDED + (0 if self._is_complete() else RESERVE)
         found = free_space(self.directory)
@@ -47,7 +48,7 @@ class SpaceReserve:
             )
 
     def make(self, spare: int = 0) -> bool:
-        """Whether the reserve is there; it is not made unless `spare` bytes more are free."""
+        """Create the reserve if `spare` more bytes are free. Returns whether it exists."""
         if self._is_complete():
             return True
         if free_space(self.directory) < RESERVE + spare:
@@ -69,9 +70,7 @@ class SpaceReserve:
             os.unlink(self.path)
 
     def spend(self, database: int) -> None:
-        """Give the reserve to the database's log and to the open `database`, before others on this disk
-        take it.
-        """
+        """Allocate the reserve's space for the log and the open `database`, before other programs use it."""
         self.release()
         with suppress(OSError):
             log = os.open(f"{self._database}-wal", os.O_RDWR | os.O_CLOEXEC)
@@ -84,10 +83,10 @@ class SpaceReserve:
             size //= 2
 
     def has_run_out(self) -> bool:
-        """Whether a write that failed for an unknown reason may have failed for want of room."""
+        """Whether a write that failed for an unknown reason may have failed because the disk is full."""
         try:
             return free_space(self.directory) < RESERVE
-        except OSError:  # a disk that does not even answer this
+        except OSError:  # the disk does not answer
             return False
 
     def _is_complete(self) -> bool:
@@ -99,19 +98,19 @@ class SpaceReserve:
 
 
 def free_space(directory: str) -> int:
-    """Bytes that this process may still write; the kernel keeps some for root alone."""
+    """Bytes that this process may still write; some are reserved for root."""
     info = os.statvfs(directory)
     return (info.f_bfree if os.geteuid() == 0 else info.f_bavail) * info.f_frsize
 
 
 def allocate_index(database: str) -> int:
-    """Allocate the index of an open database's log; the descriptor to close after the database.
+    """Allocate the index of an open database's log. Returns a descriptor to close after the database.
 
-    Closing it earlier would drop the locks that SQLite has on that file.
+    Closing it earlier would drop SQLite's locks on that file.
     """
     descriptor = os.open(f"{database}-shm", os.O_RDWR | os.O_CLOEXEC)
     with suppress(OSError):
-        # SQLite touches each page once, which on a file system with small blocks leaves holes in it.
+        # SQLite touches each page once, which leaves holes on a file system with small blocks.
         os.posix_fallocate(descriptor, 0, INDEX)
     return descriptor
 

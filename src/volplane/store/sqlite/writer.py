@@ -1,12 +1,12 @@
-"""The one thread that writes: takes what has queued up, commits it in one go, tells the loop once.
+"""The writer thread: takes all queued writes, commits them together, and reports to the event loop once.
 
-While a commit waits for the disk the next writes gather, so that the disk's latency is shared (group
-commit); and what one turn of the loop writes is handed over together, because a thread that is woken for each
-of them takes the interpreter from the loop each time. The thread decides nothing that the database does not
-decide; the loop turns outcomes into events.
+While a commit waits for the disk, further writes are queued, so they share the latency of the next commit
+(group commit). The writes of one iteration of the event loop are handed over together, because waking the
+thread for each of them would take the interpreter lock from the loop each time. The database decides which
+writes succeed; the loop turns the outcomes into events.
 
-On a full disk the reserve is spent on deletes and on changes of small objects; nothing is created. As soon as
-there is room, which is looked for once a second, everything is accepted again.
+On a full disk, the reserve is used for deletes and for changes of small objects; nothing is created. Free
+space is checked once a second; as soon as there is enough, all writes are accepted again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from volplane.store.sqlite.space import PAGES, RESUME, SpaceReserve
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 1.0  # seconds between two looks for space on a full disk
-START_OVER = 64  # batches on a full disk after which the log is written from its beginning again
-# What may be changed on a full disk. A changed object is stored as a whole, so its size is what counts.
-SMALL_CHANGE = 4 << 10  # bytes of an object whose change is always stored: a Lease, a removed finalizer
+LOOK_EVERY = 1.0  # seconds between two checks for space on a full disk
+START_OVER = 64  # batches on a full disk after which the log is restarted
+# Limits of changes on a full disk. A changed object is stored as a whole, so its size counts.
+SMALL_CHANGE = 4 << 10  # bytes up to which a changed object is always stored, such as a Lease
 LARGEST_CHANGE = 64 << 10
-CHANGES = 4 << 20  # bytes of the reserve that changes of larger objects may take; the rest is for deletes
+CHANGES = 4 << 20  # bytes of the reserve for changes of larger objects; the rest is for deletes
 
 
 class PendingWrite(Struct):
@@ -51,8 +51,8 @@ class PendingWrite(Struct):
 
 class WriteBatch(Struct):
     writes: list[PendingWrite]
-    keys: list[str]  # those that were written, in the order of their revisions
-    errors: dict[str, StoreError] = field(default_factory=dict)  # by key: why it was not even compared
+    keys: list[str]  # the written ones, in revision order
+    errors: dict[str, StoreError] = field(default_factory=dict)  # by key, of writes that were not tried
 
 
 Job: TypeAlias = Callable[[], None]
@@ -62,18 +62,18 @@ class SqliteWriter:
     def __init__(
         self, database: Database, descriptor: int, reserve: SpaceReserve, tell: Callable[[WriteBatch], None]
     ) -> None:
-        """`descriptor`: of the database's file."""
+        """`descriptor`: of the database file."""
         self._database, self._descriptor = database, descriptor
         self._reserve = reserve
-        self._tell = tell  # on the loop, in commit order
+        self._tell = tell  # called on the loop, in commit order
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[list[PendingWrite] | Job] = SimpleQueue()
-        self._gathered: list[PendingWrite] = []  # in this turn of the loop
+        self._gathered: list[PendingWrite] = []  # in this iteration of the loop
         self._next: list[PendingWrite] = []
         self._broken: StoreError | None = None
-        self.full: StoreFull | None = None  # while the disk is
-        self._sparing = 0  # batches since the log was started over
-        self._changed = 0  # bytes of changes that were stored from the reserve
+        self.full: StoreFull | None = None  # while the disk is full
+        self._sparing = 0  # batches since the log was restarted
+        self._changed = 0  # bytes of changes stored from the reserve
         self._ending = self._ended = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -89,14 +89,14 @@ class SqliteWriter:
             self._gathered = []
 
     def run(self, job: Job) -> asyncio.Future[None]:
-        """Run something on the writer's connection, between two batches."""
+        """Run a job on the writer's connection, between two batches."""
         done: asyncio.Future[None] = self._loop.create_future()
 
         def attempt() -> None:
             error: StoreError | None = None
             try:
                 job()
-            except Exception as refused:  # whatever it is, nobody may wait for this thread in vain
+            except Exception as refused:  # any error must be reported: callers wait for this thread
                 error = StoreFailed(str(refused))
             self._loop.call_soon_threadsafe(_settle, done, error)
 
@@ -105,7 +105,7 @@ class SqliteWriter:
         return done
 
     async def check(self) -> None:
-        """Raise Failed when writes fail. The disk is looked at only while it is full."""
+        """Raise StoreFailed if writes fail. Checks the disk only while it is full."""
         if self._broken is not None:
             raise StoreFailed(str(self._broken))
         if not self._thread.is_alive():
@@ -116,7 +116,7 @@ class SqliteWriter:
             raise StoreFull(str(self.full))
 
     def stop(self) -> None:
-        """Finish what was handed over and end the thread. Blocks."""
+        """Finish the queued writes and end the thread. Blocks."""
         self._ending = True
         self._queue.put(self._end)
         self._thread.join()
@@ -131,23 +131,25 @@ class SqliteWriter:
                 writes = self._take()
                 try:
                     batch = self._commit(writes)
-                except Exception as error:  # whatever it is, nobody may wait for this thread in vain
+                except Exception as error:  # any error must be reported: callers wait for this thread
                     batch = _fail_all(writes, self._stop_writes(error))
                 self._loop.call_soon_threadsafe(self._tell, batch)
             if job is not None:
                 job()
 
     def _gather(self) -> Job | None:
-        """Fill up the next batch with what waits; a job ends the batch and runs after it."""
+        """Fill the next batch from the queue; a job ends the batch and runs after it."""
         while len(self._next) < LARGEST_BATCH and (not self._next or self._queue.qsize()):
-            item = self._queue.get()  # blocks only when there is nothing to do
+            item = self._queue.get()  # blocks only if there is nothing to do
             if not isinstance(item, list):
                 return item
             self._next += item
         return None
 
     def _take(self) -> list[PendingWrite]:
-        """The first write to each key; a second one must see the first, so it stays for the batch after."""
+        """Take the first write to each key; a second write must see the first, so it waits for the next
+        batch.
+        """
         first: dict[str, PendingWrite] = {}
         rest = []
         for write in self._next:
@@ -175,7 +177,7 @@ class SqliteWriter:
         return self._database.append(rows)
 
     def _commit_from_reserve(self, writes: list[PendingWrite]) -> WriteBatch:
-        """What may still be written, together or each for itself; deletes first."""
+        """Commit what may still be written, together or one by one; deletes first."""
         assert self.full is not None
         batch = WriteBatch(writes, [])
         allowed = [
@@ -191,7 +193,7 @@ class SqliteWriter:
         try:
             batch.keys = self._append(allowed) if allowed else []
         except Exception as error:
-            if not (is_full(error) or is_refused(error)):  # in doubt nothing is written a second time
+            if not (is_full(error) or is_refused(error)):  # if uncertain, nothing is written a second time
                 batch.errors |= dict.fromkeys(kept, self._classify_error(error))
                 return batch
             if self._has_run_out(error):
@@ -201,7 +203,7 @@ class SqliteWriter:
         return batch
 
     def _may_write_from_reserve(self, write: PendingWrite) -> bool:
-        """Whether a write is stored from the reserve."""
+        """Whether a write may be stored from the reserve."""
         if write.value is None:
             return True
         size = len(write.value)
@@ -228,7 +230,9 @@ class SqliteWriter:
         self.full = StoreFull(
             f"no space left on the disk of {where}; objects can be deleted, none can be created"
         )
-        log.error("no space left on the disk of %s (%s): from the reserve, deletes are stored", where, error)
+        log.error(
+            "no space left on the disk of %s (%s): storing only deletes and small changes", where, error
+        )
         self._reserve.spend(self._descriptor)
         try:
             self._database.grow(PAGES)
@@ -238,7 +242,7 @@ class SqliteWriter:
         self._loop.call_soon_threadsafe(self._schedule_space_check)
 
     def _start_log_over(self) -> None:
-        """Move all of the log into the database, so that the space it has can be written once more."""
+        """Checkpoint the whole log, so that its space can be reused."""
         self._sparing = 0
         try:
             self._database.checkpoint("RESTART")
@@ -255,13 +259,13 @@ class SqliteWriter:
 
     def _end_space_check(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled():
-            done.exception()  # the next look may have more luck
+            done.exception()  # the next check tries again
         self._schedule_space_check()
 
     def _resume(self) -> None:
         if self.full is not None and self._reserve.make(RESUME):
             self.full, self._changed = None, 0
-            log.warning("the disk of %s has space again: everything is stored", self._reserve.directory)
+            log.warning("the disk of %s has space again: all writes are accepted", self._reserve.directory)
 
     def _classify_error(self, error: Exception) -> StoreError:
         if self.full is not None and self._has_run_out(error):
@@ -275,7 +279,7 @@ class SqliteWriter:
         return self._stop_writes(error)
 
     def _stop_writes(self, error: Exception) -> StoreError:
-        """After a failed sync only a restart, which reads the disk again, knows what was stored."""
+        """Accept no more writes: after a failed sync, only a restart can find out what was stored."""
         log.error("the store accepts no more writes", exc_info=error)
         self._broken = StoreFailed(f"the store stopped after a disk error ({error}); restart to go on")
         return self._broken

@@ -1,4 +1,4 @@
-"""Every case, in the order of the run: from what a driver says of itself to what the field does to it."""
+"""All cases, in the order of a run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from volplane.testing.cases import (
 )
 
 
-async def _run_by_sanity(world: object) -> None:
-    """It is another program that is run once, after all cases of ours."""
+async def _run_by_sanity(env: object) -> None:
+    """csi-sanity runs once, after our own cases."""
 
 
 SOCKET_CASES: tuple[Case, ...] = (

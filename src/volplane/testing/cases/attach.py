@@ -1,4 +1,4 @@
-"""A volume comes to a node, and leaves it."""
+"""Attach and detach volumes."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
 
-MOST_VOLUMES = 32  # a node's limit up to which it is tried out
+MOST_VOLUMES = 32  # highest limit of a node that is tested
 
 
 @case(
     "attach/one node only",
     "ControllerPublishVolume Errors",
-    "A volume for one node that is at a node already is refused for another one: FAILED_PRECONDITION.",
+    "A single-node volume that is attached to one node cannot be attached to another: FAILED_PRECONDITION.",
     "attach",
     "create",
     "nodes",
 )
-async def one_node_only(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    second = bench.require_second_node(volume)
-    await volume.attach(bench.nodes[0])
+async def one_node_only(env: SocketEnv) -> None:
+    volume = await env.create()
+    second = env.require_second_node(volume)
+    await volume.attach(env.nodes[0])
     request = volume.publish_request(second)
-    volume.attached[second.id] = (second, {})  # in case it is done after all
-    await bench.expect_error(
+    volume.attached[second.id] = (second, {})  # in case the call succeeds
+    await env.expect_error(
         (Code.FAILED_PRECONDITION,),
-        bench.controller,
+        env.controller,
         "ControllerPublishVolume",
         request,
-        f"to {second.id}, while the volume is at {bench.nodes[0].id}",
+        f"to {second.id}, while the volume is attached to {env.nodes[0].id}",
     )
     volume.attached.pop(second.id)
 
@@ -46,15 +46,15 @@ async def one_node_only(bench: SocketEnv) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "attach",
 )
-async def unknown_volume(bench: SocketEnv) -> None:
+async def unknown_volume(env: SocketEnv) -> None:
     request = v1.ControllerPublishVolumeRequest(
         volume_id=UNKNOWN,
-        node_id=bench.nodes[0].id,
-        volume_capability=bench.create_request("x").volume_capabilities[0],
-        secrets=bench.secrets,
+        node_id=env.nodes[0].id,
+        volume_capability=env.create_request("x").volume_capabilities[0],
+        secrets=env.secrets,
     )
-    await bench.expect_error(
-        (Code.NOT_FOUND,), bench.controller, "ControllerPublishVolume", request, "of an unknown volume"
+    await env.expect_error(
+        (Code.NOT_FOUND,), env.controller, "ControllerPublishVolume", request, "of an unknown volume"
     )
 
 
@@ -65,42 +65,42 @@ async def unknown_volume(bench: SocketEnv) -> None:
     "attach",
     "create",
 )
-async def unknown_node(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    request = volume.publish_request(bench.nodes[0])
+async def unknown_node(env: SocketEnv) -> None:
+    volume = await env.create()
+    request = volume.publish_request(env.nodes[0])
     request.node_id = "volplane-no-such-node"
-    await bench.expect_error(
-        (Code.NOT_FOUND,), bench.controller, "ControllerPublishVolume", request, "to an unknown node"
+    await env.expect_error(
+        (Code.NOT_FOUND,), env.controller, "ControllerPublishVolume", request, "to an unknown node"
     )
 
 
 @case(
     "attach/detach what is not attached",
     "ControllerUnpublishVolume",
-    "A volume that is not at the node has left it: OK.",
+    "Detaching a volume that is not attached to the node is OK.",
     "attach",
     "create",
 )
-async def detach_idle(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    await volume.detach(bench.nodes[0])
+async def detach_idle(env: SocketEnv) -> None:
+    volume = await env.create()
+    await volume.detach(env.nodes[0])
 
 
 @case(
     "attach/other access",
     "ControllerPublishVolume Errors",
-    "What is published with one `readonly` is not published with the other: ALREADY_EXISTS.",
+    "A volume that is attached with another `readonly` value is ALREADY_EXISTS.",
     "attach",
     "attach-readonly",
     "create",
 )
-async def other_access(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    await volume.attach(bench.nodes[0])
-    request = volume.publish_request(bench.nodes[0], readonly=True)
-    await bench.expect_error(
+async def other_access(env: SocketEnv) -> None:
+    volume = await env.create()
+    await volume.attach(env.nodes[0])
+    request = volume.publish_request(env.nodes[0], readonly=True)
+    await env.expect_error(
         (Code.ALREADY_EXISTS,),
-        bench.controller,
+        env.controller,
         "ControllerPublishVolume",
         request,
         "read-only after read-write",
@@ -110,16 +110,16 @@ async def other_access(bench: SocketEnv) -> None:
 @case(
     "attach/limit",
     "ControllerPublishVolume Errors",
-    "A node that says how many volumes it takes takes so many; one more is RESOURCE_EXHAUSTED.",
+    "A node accepts as many volumes as its limit; one more is RESOURCE_EXHAUSTED.",
     "attach",
     "create",
 )
-async def limit(bench: SocketEnv) -> None:
-    node, _, more = await _fill_node(bench)
+async def limit(env: SocketEnv) -> None:
+    node, _, more = await _fill_node(env)
     request = more.publish_request(node)
-    await bench.expect_error(
+    await env.expect_error(
         (Code.RESOURCE_EXHAUSTED,),
-        bench.controller,
+        env.controller,
         "ControllerPublishVolume",
         request,
         "past the node's limit",
@@ -129,24 +129,24 @@ async def limit(bench: SocketEnv) -> None:
 @case(
     "attach/limit is given back",
     "ControllerUnpublishVolume",
-    "A node at its limit takes another volume when one has left it.",
+    "A node at its limit accepts another volume after one was detached.",
     "attach",
     "create",
 )
-async def detach_frees_slot(bench: SocketEnv) -> None:
-    node, attached, more = await _fill_node(bench)
+async def detach_frees_slot(env: SocketEnv) -> None:
+    node, attached, more = await _fill_node(env)
     await attached.detach(node)
     await more.attach(node)
 
 
-async def _fill_node(bench: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, VolumeUnderTest]:
-    """A node at its limit, one of the volumes that are there, and one that is not."""
-    node = bench.nodes[-1]
+async def _fill_node(env: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, VolumeUnderTest]:
+    """Fill a node to its limit; returns it, one of its volumes, and a detached volume."""
+    node = env.nodes[-1]
     if not 0 < node.most <= MOST_VOLUMES:
         raise NotSupported(
-            f"the node's limit is {node.most or 'none'}, and not tried out above {MOST_VOLUMES}"
+            f"the node's limit is {node.most or 'none'}; only limits up to {MOST_VOLUMES} are tested"
         )
-    volumes = [await bench.create(node=node) for _ in range(node.most + 1)]
+    volumes = [await env.create(node=node) for _ in range(node.most + 1)]
     for volume in volumes[:-1]:
         await volume.attach(node)
     return node, volumes[0], volumes[-1]
@@ -155,18 +155,18 @@ async def _fill_node(bench: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, V
 @case(
     "attach/moves",
     "Volume Lifecycle",
-    "A volume that has left one node comes to the next with its data.",
+    "A volume that is moved to another node keeps its data.",
     "create",
     "nodes",
 )
-async def moves(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    second = bench.require_second_node(volume)
-    data = bench.random_data()
-    for node, other in ((bench.nodes[0], second), (second, bench.nodes[0])):
+async def moves(env: SocketEnv) -> None:
+    volume = await env.create()
+    second = env.require_second_node(volume)
+    data = env.random_data()
+    for node, other in ((env.nodes[0], second), (second, env.nodes[0])):
         path = await volume.attach_stage_publish(node)
         if node is second:
-            await bench.expect_data(
+            await env.expect_data(
                 volume, path, data, f"after the move to {node.id}", section="NodeStageVolume"
             )
         await volume.write(path, data)
@@ -177,17 +177,17 @@ async def moves(bench: SocketEnv) -> None:
 @case(
     "attach/both ways at once",
     "Concurrency",
-    "Attach and detach of one volume at the same time are each OK or ABORTED; afterwards both work.",
+    "Concurrent attach and detach of one volume are each OK or ABORTED; afterwards both work.",
     "attach",
     "create",
 )
-async def both_ways(bench: SocketEnv) -> None:
-    volume, node = await bench.create(), bench.nodes[0]
+async def both_ways(env: SocketEnv) -> None:
+    volume, node = await env.create(), env.nodes[0]
     await volume.attach(node)
-    detach = v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=bench.secrets)
+    detach = v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=env.secrets)
     answers = await asyncio.gather(
-        bench.controller.call_once("ControllerPublishVolume", volume.publish_request(node)),
-        bench.controller.call_once("ControllerUnpublishVolume", detach),
+        env.controller.call_once("ControllerPublishVolume", volume.publish_request(node)),
+        env.controller.call_once("ControllerUnpublishVolume", detach),
         return_exceptions=True,
     )
     for answer in answers:
@@ -195,8 +195,8 @@ async def both_ways(bench: SocketEnv) -> None:
             require(answer.code is Code.ABORTED, f"at the same time: {answer}")
         elif isinstance(answer, BaseException):
             raise answer
-    await bench.controller.call_until_settled("ControllerUnpublishVolume", detach)
-    reply = await bench.controller.call_until_settled("ControllerPublishVolume", volume.publish_request(node))
+    await env.controller.call_until_settled("ControllerUnpublishVolume", detach)
+    reply = await env.controller.call_until_settled("ControllerPublishVolume", volume.publish_request(node))
     volume.attached[node.id] = (node, dict(reply.publish_context))
     await volume.stage(node)
     await volume.publish(node)

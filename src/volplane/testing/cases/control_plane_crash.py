@@ -1,7 +1,7 @@
-"""The cluster is killed around the driver: the node's process, and the whole control plane.
+"""Kill the node's process, and the whole control plane.
 
-Each role dies twice in a life, by kill -9: at the step before its effect, and, started again, at the same
-step after it. What it had under way, the driver is asked again; and containers go on meanwhile.
+Each role is killed twice in a lifecycle (SIGKILL): before the effect of a step and, after its restart, after
+the effect of the same step. It repeats the calls that were in flight; containers continue meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from volplane.testing.process_env import CONTROL_PLANE, ProcessEnv
 case = CaseTable(needs_cluster=True, needs_processes=True)
 
 NODE = "worker-1"
-# The calls of a node, and what a driver must promise for each to be made.
+# The calls of a node, and the capabilities that each needs.
 NODE_CALLS = {
     "NodeStageVolume": ("stage",),
     "NodePublishVolume": (),
@@ -25,7 +25,7 @@ NODE_CALLS = {
 }
 POD_DELETED = "write:delete:pods"
 IGNORE_TERM = "trap '' TERM; sleep 3600 & wait; wait"
-# What the control plane is at when it dies: the write that ends the step, and what a driver must promise.
+# The step at which the control plane is killed: the write that ends it, and the capabilities that it needs.
 STEPS = {
     "a claim is provisioned": ("CreateVolume", "write:create:persistentvolumes", ()),
     "a volume is attached": (
@@ -41,63 +41,63 @@ def before_and_after(place: str) -> tuple[str, str]:
     return f"{place}:before", f"{place}:after"
 
 
-async def _start_survivor(world: ClusterEnv) -> tuple[str, str, str]:
-    claim = await world.claim()
-    return claim, *await lifecycle.start_writer_pod(world, claim, node=NODE)
+async def _start_survivor(env: ClusterEnv) -> tuple[str, str, str]:
+    claim = await env.claim()
+    return claim, *await lifecycle.start_writer_pod(env, claim, node=NODE)
 
 
 def _node_killed_at(method: str) -> CaseBody:
-    async def body(world: ProcessEnv) -> None:
-        world.livelock.limit = SHORT_LIMIT
-        async with world.survivor_pod(_start_survivor) as witness:
-            async with lifecycle.expect_nothing_left(world):
-                world.kill_at_failpoints(f"node/{NODE}", *before_and_after(f"rpc:{method}"))
-                claim = await world.claim()
-                told = await lifecycle.write_in_pod(world, claim, node=NODE)
+    async def body(env: ProcessEnv) -> None:
+        env.livelock.limit = SHORT_LIMIT
+        async with env.survivor_pod(_start_survivor) as witness:
+            async with lifecycle.expect_nothing_left(env):
+                env.kill_at_failpoints(f"node/{NODE}", *before_and_after(f"rpc:{method}"))
+                claim = await env.claim()
+                written = await lifecycle.write_in_pod(env, claim, node=NODE)
                 await lifecycle.expect_same_data(
-                    world, claim, told, f"after its node was killed at {method}", node=NODE
+                    env, claim, written, f"after its node was killed at {method}", node=NODE
                 )
-                await world.delete_created()
-                left = world.failpoints_not_reached(f"node/{NODE}")
-                require(not left, f"the node was never at {', '.join(left)}: {method} is not called")
+                await env.delete_created()
+                left = env.failpoints_not_reached(f"node/{NODE}")
+                require(not left, f"the node never reached {', '.join(left)}: {method} is not called")
                 await witness.check()
             when = f"in a volume that was in use while its node was killed at {method}"
-            await lifecycle.expect_same_data(world, witness.claim, witness.told, when, node=NODE)
+            await lifecycle.expect_same_data(env, witness.claim, witness.written, when, node=NODE)
 
     return body
 
 
 def _control_plane_killed_at(place: str) -> CaseBody:
-    async def body(world: ProcessEnv) -> None:
-        world.livelock.limit = SHORT_LIMIT
-        async with lifecycle.expect_nothing_left(world):
-            claim = await world.claim()
+    async def body(env: ProcessEnv) -> None:
+        env.livelock.limit = SHORT_LIMIT
+        async with lifecycle.expect_nothing_left(env):
+            claim = await env.claim()
             if place == POD_DELETED:
-                pod, told = await lifecycle.start_writer_pod(world, claim, script=IGNORE_TERM)
-                await world.delete(Pod, pod)  # its container has a second left
-                _kill_control_plane_at(world, place)
-                await world.remove_pod(pod)
+                pod, written = await lifecycle.start_writer_pod(env, claim, script=IGNORE_TERM)
+                await env.delete(Pod, pod)  # its container has a grace period of one second
+                _kill_control_plane_at(env, place)
+                await env.remove_pod(pod)
             else:
-                _kill_control_plane_at(world, place)
-                told = await lifecycle.write_in_pod(world, claim)
-            await lifecycle.expect_same_data(world, claim, told, "after the control plane was killed")
-            await world.delete_created()
-            left = world.failpoints_not_reached("apiserver")
-            require(not left, f"the API server was never at {', '.join(left)}")
+                _kill_control_plane_at(env, place)
+                written = await lifecycle.write_in_pod(env, claim)
+            await lifecycle.expect_same_data(env, claim, written, "after the control plane was killed")
+            await env.delete_created()
+            left = env.failpoints_not_reached("apiserver")
+            require(not left, f"the API server never reached {', '.join(left)}")
 
     return body
 
 
-def _kill_control_plane_at(world: ProcessEnv, place: str) -> None:
-    world.cluster.kill_together(*CONTROL_PLANE)
-    world.kill_at_failpoints("apiserver", *before_and_after(place))
+def _kill_control_plane_at(env: ProcessEnv, place: str) -> None:
+    env.cluster.kill_together(*CONTROL_PLANE)
+    env.kill_at_failpoints("apiserver", *before_and_after(place))
 
 
 for _method, _needs in NODE_CALLS.items():
     case.add(
         f"cluster/node killed at {_method}",
         _method,
-        "A node's process that is killed before the call, and after it, asks again; containers go on.",
+        "A node that is killed before and after the call repeats it; containers continue.",
         _node_killed_at(_method),
         "create",
         *_needs,
@@ -106,7 +106,7 @@ for _what, (_method, _place, _needs) in STEPS.items():
     case.add(
         f"cluster/control plane killed while {_what}",
         _method,
-        "API server, controllers and scheduler die before what was done is stored, and after it: it goes on.",
+        "API server, controllers and scheduler recover from a kill before and after the result is stored.",
         _control_plane_killed_at(_place),
         "create",
         *_needs,

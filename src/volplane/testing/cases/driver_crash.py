@@ -1,8 +1,8 @@
-"""The driver is killed in a cluster, at each call that a volume's life makes.
+"""Kill the driver in a cluster, at each call of a volume's lifecycle.
 
-*During*: the process dies at a moment that the seed chooses, and the caller learns only that the connection
-broke. *After*: the caller has its answer, and the process that gave it is gone. Kubernetes starts the driver
-again; the life goes on to its end, with its data, and leaves nothing.
+*During*: the process is killed at a random moment of the call, and the caller sees a broken connection.
+*After*: the process is killed after its answer. Kubernetes restarts the driver; the lifecycle continues with
+its data, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.csi.call_interceptor import CallRule, CsiCall, Send
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.case import CaseBody, CaseTable, NotSupported, require
@@ -19,43 +20,42 @@ from volplane.testing.livelock import SHORT_LIMIT
 
 case = CaseTable(needs_cluster=True)
 
-LONGEST = 0.03  # seconds into a call
+LONGEST = 0.03  # latest moment of a kill, in seconds after the start of the call
 
 
 class KillRule(CallRule):
-    """Whoever serves the next call dies: while it works, or (`after`) when it has answered."""
+    """Kill the driver that serves the next call: during the call, or (`after`) after its answer."""
 
-    def __init__(self, method: str, world: ClusterEnv, *, after: bool) -> None:
-        super().__init__(method, where=world.calls_of_this_case())
-        self._world, self._after = world, after
-        self._moment = world.random.uniform(0.0, LONGEST)
+    def __init__(self, method: str, env: ClusterEnv, *, after: bool) -> None:
+        super().__init__(method, where=env.calls_of_this_case())
+        self._env, self._after = env, after
+        self._moment = env.random.uniform(0.0, LONGEST)
 
     async def act(self, call: CsiCall, send: Send) -> Any:
         if self._after:
             reply = await send()
             call.note = "the driver was killed after its answer"
-            await self._world.kill_driver(call.address)
+            await self._env.kill_driver(call.address)
             return reply
         sent = asyncio.ensure_future(send())
         try:
             await asyncio.wait({sent}, timeout=self._moment)
             call.note = f"the driver was killed {self._moment * 1000:.0f} ms into the call"
-            await self._world.kill_driver(call.address)
+            await self._env.kill_driver(call.address)
         finally:
-            sent.cancel()
-            await asyncio.gather(sent, return_exceptions=True)
+            await cancel_and_wait(sent)
         raise CallError(Code.UNAVAILABLE, call.note)
 
 
 def _driver_killed_at(method: str, *, after: bool) -> CaseBody:
-    async def body(world: ClusterEnv) -> None:
-        world.livelock.limit = SHORT_LIMIT
-        rule = world.tap.add_rule(KillRule(method, world, after=after))
-        async with lifecycle.expect_nothing_left(world):
-            await lifecycle.run_lifecycle(world, method, when=f"after the driver was killed at {method}")
+    async def body(env: ClusterEnv) -> None:
+        env.livelock.limit = SHORT_LIMIT
+        rule = env.tap.add_rule(KillRule(method, env, after=after))
+        async with lifecycle.expect_nothing_left(env):
+            await lifecycle.run_lifecycle(env, method, when=f"after the driver was killed at {method}")
         if not rule.met and method == "NodeExpandVolume":
-            raise NotSupported("its ControllerExpandVolume leaves nothing to do to the node")
-        require(rule.met, f"{method} was never called: its capability is named in vain")
+            raise NotSupported("after its ControllerExpandVolume there is nothing to do on the node")
+        require(rule.met, f"{method} was never called, although the driver has its capability")
 
     return body
 
@@ -64,7 +64,7 @@ for _method, _needs in lifecycle.CALLS.items():
     case.add(
         f"cluster/driver killed during {_method}",
         _method,
-        "A driver that is killed during the call, and started again, does it once when it is asked again.",
+        "A driver that is killed during the call and restarted does it once when the call is repeated.",
         _driver_killed_at(_method, after=False),
         "create",
         *_needs,
@@ -72,7 +72,7 @@ for _method, _needs in lifecycle.CALLS.items():
     case.add(
         f"cluster/driver killed after {_method}",
         _method,
-        "What was answered with OK holds for a driver that was killed since: the volume's life goes on.",
+        "The effect of a call that returned OK survives a kill of the driver.",
         _driver_killed_at(_method, after=True),
         "create",
         *_needs,

@@ -1,7 +1,7 @@
-"""What the field does to drivers: every call comes twice, at once, too briefly, and into a dying process.
+"""Disturbed calls: repeated, concurrent, with a short deadline, and into a killed process.
 
-All of these are one life of a volume with something in the way of one call. The life goes on afterwards to
-its end, so that a call which only looked right is found out by the next one, or by the data.
+Each case is one lifecycle of a volume in which one call is disturbed. The lifecycle continues to its end, so
+that wrong effects are found by later calls or by the data.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
 
-SEVERAL = 4  # calls at once
-# Each call of a life, and what a driver must promise for it to be made.
+SEVERAL = 4  # concurrent calls
+# The calls of a lifecycle, and the capabilities that each needs.
 CALLS: dict[str, tuple[str, ...]] = {
     "CreateVolume": (),
     "ControllerPublishVolume": ("attach",),
@@ -54,82 +54,80 @@ CALLS: dict[str, tuple[str, ...]] = {
 SNAPSHOTS = ("CreateSnapshot", "DeleteSnapshot")
 
 
-async def run_lifecycle(bench: SocketEnv, method: str) -> None:
-    """From nothing to nothing; the parts that the method does not need are left out."""
-    node = bench.nodes[0]
-    volume = await bench.create(**({"capability": create_growable(bench)} if "Expand" in method else {}))
+async def run_lifecycle(env: SocketEnv, method: str) -> None:
+    """Run a lifecycle from create to delete, without the parts that do not need the method."""
+    node = env.nodes[0]
+    volume = await env.create(**({"capability": create_growable(env)} if "Expand" in method else {}))
     path = await volume.attach_stage_publish(node)
-    data = bench.random_data()
+    data = env.random_data()
     await volume.write(path, data)
     if "Group" in method:
-        await _run_group_lifecycle(bench, volume)
+        await _run_group_lifecycle(env, volume)
     if method in SNAPSHOTS:
-        made = await snapshot(bench, volume)
+        made = await snapshot(env, volume)
     if "Modify" in method:
-        await expect_modified(bench, volume)
-    if "Expand" in method and (await expand_in_controller(bench, volume, 2 * bench.size)):
-        await expand_on_node(bench, volume, node, 2 * bench.size)
-    await bench.expect_data(volume, path, data, f"after {method} was disturbed")
+        await expect_modified(env, volume)
+    if "Expand" in method and (await expand_in_controller(env, volume, 2 * env.size)):
+        await expand_on_node(env, volume, node, 2 * env.size)
+    await env.expect_data(volume, path, data, f"after {method} was disturbed")
     await volume.unpublish_unstage_detach(node)
-    await bench.expect_data(
+    await env.expect_data(
         volume,
         await volume.attach_stage_publish(node),
         data,
-        f"after {method} was disturbed, when it came back",
+        f"after {method} was disturbed, on the next node",
     )
     await volume.unpublish_unstage_detach(node)
     if method in SNAPSHOTS:
-        request = v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
-        await bench.controller.call("DeleteSnapshot", request)
-        bench.snapshots.remove(made.snapshot_id)
+        request = v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=env.secrets)
+        await env.controller.call("DeleteSnapshot", request)
+        env.snapshots.remove(made.snapshot_id)
     gone = volume.id
     await volume.delete()
-    if bench.capabilities.has("list"):
+    if env.capabilities.has("list"):
         require(
-            gone not in await list_all_volumes(bench),
+            gone not in await list_all_volumes(env),
             f"{gone} is deleted and still listed",
             section="DeleteVolume",
         )
 
 
-async def _run_group_lifecycle(bench: SocketEnv, volume: VolumeUnderTest) -> None:
-    """A group of the volume and another one, from its making to its end."""
-    other = await bench.create()
-    group = await groups.group_snapshot(bench, [volume, other])
-    reply = await bench.controller.call("GetVolumeGroupSnapshot", groups.get_request(bench, group))
-    told, made = (sorted(one.snapshot_id for one in g.snapshots) for g in (reply.group_snapshot, group))
-    require(told == made, f"a group of {made} has {told}", section="GetVolumeGroupSnapshot")
-    await bench.controller.call("DeleteVolumeGroupSnapshot", groups.delete_request(bench, group))
-    groups.untrack_group(bench, group)
+async def _run_group_lifecycle(env: SocketEnv, volume: VolumeUnderTest) -> None:
+    """Create, get and delete a group snapshot of the volume and another one."""
+    other = await env.create()
+    group = await groups.group_snapshot(env, [volume, other])
+    reply = await env.controller.call("GetVolumeGroupSnapshot", groups.get_request(env, group))
+    found, made = (sorted(one.snapshot_id for one in g.snapshots) for g in (reply.group_snapshot, group))
+    require(found == made, f"a group of {made} has {found}", section="GetVolumeGroupSnapshot")
+    await env.controller.call("DeleteVolumeGroupSnapshot", groups.delete_request(env, group))
+    groups.untrack_group(env, group)
     await other.delete()
-    await bench.expect_error(
+    await env.expect_error(
         (Code.NOT_FOUND,),
-        bench.controller,
+        env.controller,
         "GetVolumeGroupSnapshot",
-        groups.get_request(bench, group),
+        groups.get_request(env, group),
         "of a group that was deleted",
     )
 
 
-async def take_inventory(bench: SocketEnv) -> Inventory:
-    """What there is on the nodes, and what the driver lists."""
-    mounts = {t for node in bench.nodes for t in await bench.host.call(mounts_below, str(node.root))}
-    place = f"{bench.directory}/"
-    devices = {f"{d} ({f})" for d, f in (await bench.host.loops()).items() if f.startswith(place)}
-    volumes = await list_all_volumes(bench) if bench.capabilities.has("list") else ()
+async def take_inventory(env: SocketEnv) -> Inventory:
+    """Mounts and devices on the nodes, and what the driver lists."""
+    mounts = {t for node in env.nodes for t in await env.host.call(mounts_below, str(node.root))}
+    place = f"{env.directory}/"
+    devices = {f"{d} ({f})" for d, f in (await env.host.loops()).items() if f.startswith(place)}
+    volumes = await list_all_volumes(env) if env.capabilities.has("list") else ()
     snapshots = (
-        await snapshots_clones.list_all_snapshots(bench) if bench.capabilities.has("list-snapshots") else ()
+        await snapshots_clones.list_all_snapshots(env) if env.capabilities.has("list-snapshots") else ()
     )
     return Inventory(frozenset(mounts), frozenset(devices), frozenset(volumes), frozenset(snapshots))
 
 
 def expect_same_answer(method: str, first: Message, second: Message) -> None:
-    """Raises Broken if two answers to one call contradict each other."""
-    told, again = _comparable(method, first), _comparable(method, second)
-    if told != again:
-        raise CaseFailure(
-            f"{method} called twice with the same arguments is answered with {told}, then with {again}"
-        )
+    """Raise CaseFailure if two answers to the same call differ."""
+    found, again = _comparable(method, first), _comparable(method, second)
+    if found != again:
+        raise CaseFailure(f"{method} called twice with the same arguments returned {found}, then {again}")
 
 
 def _comparable(method: str, reply: Any) -> str:
@@ -137,18 +135,16 @@ def _comparable(method: str, reply: Any) -> str:
         case "CreateSnapshot":
             copy = v1.CreateSnapshotResponse.FromString(reply.SerializeToString())
             copy.snapshot.ClearField("ready_to_use")
-            copy.snapshot.ClearField("size_bytes")  # known when it is ready
+            copy.snapshot.ClearField("size_bytes")  # set when it is ready
             return _one_line(copy)
         case "CreateVolumeGroupSnapshot" | "GetVolumeGroupSnapshot":
             return str((reply.group_snapshot.group_snapshot_id, sorted(_group_members(reply.group_snapshot))))
         case "ControllerExpandVolume" | "NodeExpandVolume":
-            return (
-                f"capacity_bytes: {reply.capacity_bytes}"  # whether the node has work left may have changed
-            )
+            return f"capacity_bytes: {reply.capacity_bytes}"  # node_expansion_required may have changed
         case "GetCapacity" | "NodeGetVolumeStats" | "Probe":
-            return "an answer"  # what is true now may not be a moment later
+            return "an answer"  # values change over time
         case "NodeGetInfo":
-            return str(reply.node_id)  # how many volumes it takes depends on what else it has
+            return str(reply.node_id)  # max_volumes_per_node may change
         case "ListVolumes" | "ListSnapshots":
             return str(sorted(_entry_ids(reply)))
         case _ if method.endswith("GetCapabilities") or method == "GetPluginCapabilities":
@@ -166,7 +162,7 @@ def _entry_ids(reply: Any) -> Iterator[str]:
 
 
 def _group_members(group: v1.VolumeGroupSnapshot) -> list[tuple[str, str, str]]:
-    """Its snapshots, but for what is known when they are ready."""
+    """Its snapshots, without fields that are set when they are ready."""
     return [(s.source_volume_id, s.snapshot_id, str(s.creation_time).strip()) for s in group.snapshots]
 
 
@@ -174,10 +170,10 @@ async def call_again(remote: DriverSocket, method: str, request: Message, when: 
     try:
         return await remote.call_until_settled(method, request)
     except CallError as error:
-        raise CaseFailure(f"{method} {when}: {error.code.name} ({error.message}), demanded is OK") from None
+        raise CaseFailure(f"{method} {when}: {error.code.name} ({error.message}), expected OK") from None
 
 
-def call_twice(bench: SocketEnv) -> CallWrapper:
+def call_twice(env: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = await remote.call_until_settled(method, request)
         second = await call_again(remote, method, request, "called again with the same arguments")
@@ -187,22 +183,22 @@ def call_twice(bench: SocketEnv) -> CallWrapper:
     return around
 
 
-def call_concurrently(bench: SocketEnv) -> CallWrapper:
+def call_concurrently(env: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         calls = [remote.call_once(method, request) for _ in range(SEVERAL)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         if method == "NodeExpandVolume" and all(isinstance(answer, CallError) for answer in answers):
-            await skip_if_kernel_cannot_grow(bench, request.volume_path)  # type: ignore[attr-defined]
+            await skip_if_kernel_cannot_grow(env, request.volume_path)  # type: ignore[attr-defined]
         for answer in answers:
             if isinstance(answer, CallError):
                 require(
                     answer.code is Code.ABORTED,
-                    f"{SEVERAL} times {method} at once: {answer.code.name} ({answer.message}),"
-                    " allowed are OK and ABORTED",
+                    f"{SEVERAL} concurrent calls of {method}: {answer.code.name} ({answer.message}),"
+                    " expected OK or ABORTED",
                 )
             elif isinstance(answer, BaseException):
                 raise answer
-        last = await call_again(remote, method, request, f"after {SEVERAL} at once")
+        last = await call_again(remote, method, request, f"after {SEVERAL} concurrent calls")
         for answer in answers:
             if not isinstance(answer, BaseException):
                 expect_same_answer(method, answer, last)
@@ -211,11 +207,11 @@ def call_concurrently(bench: SocketEnv) -> CallWrapper:
     return around
 
 
-def call_with_short_deadline(bench: SocketEnv) -> CallWrapper:
+def call_with_short_deadline(env: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = None
         try:
-            first = await remote.call_once(method, request, timeout=bench.random.uniform(0.001, 0.02))
+            first = await remote.call_once(method, request, timeout=env.random.uniform(0.001, 0.02))
         except CallError as error:
             require(
                 error.code in (Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.UNAVAILABLE),
@@ -229,12 +225,12 @@ def call_with_short_deadline(bench: SocketEnv) -> CallWrapper:
     return around
 
 
-def kill_during(bench: SocketEnv) -> CallWrapper:
-    """At a moment that the seed chooses."""
+def kill_during(env: SocketEnv) -> CallWrapper:
+    """Kill the driver at a random moment."""
 
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         call = asyncio.ensure_future(remote.call_once(method, request))
-        await asyncio.wait({call}, timeout=bench.random.uniform(0.0, 0.03))
+        await asyncio.wait({call}, timeout=env.random.uniform(0.0, 0.03))
         await remote.instance.kill()
         first = (await asyncio.gather(call, return_exceptions=True))[0]
         await remote.instance.start()
@@ -246,11 +242,11 @@ def kill_during(bench: SocketEnv) -> CallWrapper:
     return around
 
 
-def kill_after(bench: SocketEnv) -> CallWrapper:
+def kill_after(env: SocketEnv) -> CallWrapper:
     async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = await remote.call_until_settled(method, request)
         await remote.instance.restart()
-        last = await call_again(remote, method, request, "repeated after the driver was killed and started")
+        last = await call_again(remote, method, request, "repeated after the driver was killed and restarted")
         expect_same_answer(method, first, last)
         return last
 
@@ -258,12 +254,14 @@ def kill_after(bench: SocketEnv) -> CallWrapper:
 
 
 def _lifecycle_with(disturb: Callable[[SocketEnv], CallWrapper], method: str) -> CaseBody:
-    async def body(bench: SocketEnv) -> None:
-        before = await take_inventory(bench)
-        bench.around[method] = disturb(bench)
-        await run_lifecycle(bench, method)
-        require(method not in bench.around, f"{method} was never called: its capability is named in vain")
-        for wrong in (await take_inventory(bench)).leftovers_since(before):
+    async def body(env: SocketEnv) -> None:
+        before = await take_inventory(env)
+        env.around[method] = disturb(env)
+        await run_lifecycle(env, method)
+        require(
+            method not in env.around, f"{method} was never called, although the driver has its capability"
+        )
+        for wrong in (await take_inventory(env)).leftovers_since(before):
             require(False, wrong.what, section=wrong.section)
 
     return body
@@ -273,7 +271,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"twice/{_method}",
         _method,
-        "The same call with the same arguments again is OK, with the same answer.",
+        "A repeated call with the same arguments is OK, with the same answer.",
         _lifecycle_with(call_twice, _method),
         "create",
         *_needs,
@@ -282,7 +280,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"at once/{_method}",
         "Concurrency",
-        "The same call several times at once: each is OK or ABORTED, and in the end it is done once.",
+        "Of several concurrent identical calls each is OK or ABORTED, and the effect happens once.",
         _lifecycle_with(call_concurrently, _method),
         "create",
         *_needs,
@@ -291,7 +289,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"given up/{_method}",
         "Timeouts",
-        "A caller whose deadline has passed calls again, and finds it done or gets it done.",
+        "After a passed deadline the repeated call succeeds.",
         _lifecycle_with(call_with_short_deadline, _method),
         "create",
         *_needs,
@@ -300,7 +298,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"killed during/{_method}",
         _method,
-        "A driver that is killed during the call, and started again, does it when it is asked again.",
+        "A driver that is killed during the call and restarted succeeds when the call is repeated.",
         _lifecycle_with(kill_during, _method),
         "create",
         *_needs,
@@ -309,7 +307,7 @@ for _method, _needs in CALLS.items():
     case.add(
         f"killed after/{_method}",
         _method,
-        "What was answered with OK holds, also for a driver that was killed and started again since.",
+        "The effect of a call that returned OK survives a kill and restart of the driver.",
         _lifecycle_with(kill_after, _method),
         "create",
         *_needs,

@@ -1,4 +1,4 @@
-"""What a driver says of itself, everywhere and after a restart."""
+"""Name, capabilities and node ids, on all instances and after a restart."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LONGEST_NAME, LONGEST_NODE, LONGEST_KEY = 63, 256, 128
     "The name is a domain name of at most 63 characters: letters, digits, dots and dashes, and a letter or"
     " digit at both ends.",
 )
-async def name(bench: SocketEnv) -> None:
-    info = await bench.controller.call("GetPluginInfo", v1.GetPluginInfoRequest())
+async def name(env: SocketEnv) -> None:
+    info = await env.controller.call("GetPluginInfo", v1.GetPluginInfoRequest())
     require(_NAME.fullmatch(info.name), f"the name is {info.name!r}")
     require(len(info.name) <= LONGEST_NAME, f"the name has {len(info.name)} characters: {info.name!r}")
 
@@ -30,34 +30,34 @@ async def name(bench: SocketEnv) -> None:
 @case(
     "identity/same everywhere",
     "GetPluginCapabilities",
-    "All instances of one version name the same capabilities, whichever services they serve.",
+    "All instances of one version report the same plugin capabilities.",
 )
-async def same_everywhere(bench: SocketEnv) -> None:
+async def same_everywhere(env: SocketEnv) -> None:
     answers = []
-    for instance in bench.instances:
+    for instance in env.instances:
         request = v1.GetPluginCapabilitiesRequest()
         reply = await instance.channel.call("GetPluginCapabilities", request)
         answers.append((instance.name, sorted(str(one).strip() for one in reply.capabilities)))
-    first, told = answers[0]
-    for other, heard in answers[1:]:
-        require(heard == told, f"{first} names {told}, {other} names {heard}")
+    first, reported = answers[0]
+    for other, other_names in answers[1:]:
+        require(other_names == reported, f"{first} names {reported}, {other} names {other_names}")
 
 
-@case("identity/probe", "Probe", "A driver that is up says so: OK, and not `ready: false`.")
-async def probe(bench: SocketEnv) -> None:
-    for instance in bench.instances:
+@case("identity/probe", "Probe", "A running driver answers Probe with OK, and not with `ready: false`.")
+async def probe(env: SocketEnv) -> None:
+    for instance in env.instances:
         reply = await instance.channel.call("Probe", v1.ProbeRequest())
         ready = not reply.HasField("ready") or reply.ready.value
-        require(ready, f"{instance.name} serves, and says that it is not ready")
+        require(ready, f"{instance.name} serves calls, and reports that it is not ready")
 
 
 @case(
     "identity/node",
     "NodeGetInfo",
-    "A node has an id of at most 256 bytes that is its own; with topology, at least one segment.",
+    "A node has a unique id of at most 256 bytes; with topology, at least one segment.",
 )
-async def node(bench: SocketEnv) -> None:
-    for one in bench.nodes:
+async def node(env: SocketEnv) -> None:
+    for one in env.nodes:
         require(one.id, f"{one.instance.name} has no id")
         require(
             len(one.id.encode()) <= LONGEST_NODE, f"the id {one.id!r} is longer than {LONGEST_NODE} bytes"
@@ -67,34 +67,34 @@ async def node(bench: SocketEnv) -> None:
                 len(key.partition("/")[2] or key) <= LONGEST_NAME, f"the topology key {key!r} is too long"
             )
             require(len(value) <= LONGEST_NAME, f"the topology value {value!r} is too long")
-        if bench.capabilities.has("topology"):
-            require(one.topology, f"{one.id} tells no segment of the topology that the plugin speaks of")
-    ids = [one.id for one in bench.nodes]
-    require(len(set(ids)) == len(ids), f"two nodes have one id: {ids}")
+        if env.capabilities.has("topology"):
+            require(one.topology, f"{one.id} has no topology segment, although the plugin has topology")
+    ids = [one.id for one in env.nodes]
+    require(len(set(ids)) == len(ids), f"two nodes have the same id: {ids}")
 
 
 @case(
     "identity/node after restart",
     "NodeGetInfo",
-    "A node is the same after the driver was killed and started.",
+    "A node has the same id and topology after the driver was killed and restarted.",
 )
-async def node_after_restart(bench: SocketEnv) -> None:
-    one = bench.nodes[-1]
+async def node_after_restart(env: SocketEnv) -> None:
+    one = env.nodes[-1]
     await one.instance.restart()
     info = await one.call("NodeGetInfo", v1.NodeGetInfoRequest())
     require(info.node_id == one.id, f"it was {one.id!r} and is {info.node_id!r} now")
-    told = dict(info.accessible_topology.segments)
-    require(told == one.topology, f"its topology was {one.topology} and is {told} now")
+    reported = dict(info.accessible_topology.segments)
+    require(reported == one.topology, f"its topology was {one.topology} and is {reported} now")
 
 
 @case(
     "identity/capabilities are served",
     "ControllerGetCapabilities",
-    "Whoever names a capability implements its calls: none of them is UNIMPLEMENTED.",
+    "The calls of all reported capabilities are implemented: none is UNIMPLEMENTED.",
     "controller",
 )
-async def capabilities_are_served(bench: SocketEnv) -> None:
-    """Asked with empty requests, which a driver refuses for another reason than not knowing the call."""
+async def capabilities_are_served(env: SocketEnv) -> None:
+    """Call with empty requests, which fail for another reason than UNIMPLEMENTED."""
     for need, method, request in (
         ("create", "CreateVolume", v1.CreateVolumeRequest()),
         ("create", "DeleteVolume", v1.DeleteVolumeRequest()),
@@ -115,8 +115,11 @@ async def capabilities_are_served(bench: SocketEnv) -> None:
         ("metadata", "GetMetadataAllocated", v1.GetMetadataAllocatedRequest()),
         ("metadata", "GetMetadataDelta", v1.GetMetadataDeltaRequest()),
     ):
-        if bench.capabilities.has(need):
+        if env.capabilities.has(need):
             try:
-                await bench.controller.call_once(method, request)
+                await env.controller.call_once(method, request)
             except CallError as error:
-                require(error.code is not Code.UNIMPLEMENTED, f"{method} is promised and UNIMPLEMENTED")
+                require(
+                    error.code is not Code.UNIMPLEMENTED,
+                    f"{method} is UNIMPLEMENTED, although the driver has its capability",
+                )

@@ -1,4 +1,4 @@
-"""After a whole life of a volume nothing of it is left: no mount, device, file, process, volume, snapshot."""
+"""After a lifecycle nothing is left: no mount, device, file, process, volume or snapshot."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from volplane.testing.socket_env import BLOCK, SocketEnv, mounts_below
 case = CaseTable()
 
 
-async def _run_lifecycles(bench: SocketEnv) -> None:
-    await run_lifecycle(bench, "CreateSnapshot" if bench.capabilities.has("snapshot") else "")
+async def _run_lifecycles(env: SocketEnv) -> None:
+    await run_lifecycle(env, "CreateSnapshot" if env.capabilities.has("snapshot") else "")
     try:
-        volume = await bench.create_and_publish(capability=BLOCK)
+        volume = await env.create_and_publish(capability=BLOCK)
     except NotSupported:
         return
-    await volume.take_down_and_delete(bench.nodes[0])
+    await volume.take_down_and_delete(env.nodes[0])
 
 
-@case("leaks/mounts", "NodeUnstageVolume", "What was mounted for a volume is unmounted with it.", "create")
-async def mounts(bench: SocketEnv) -> None:
-    before = {t for node in bench.nodes for t in mounts_below(str(node.root))}
-    await _run_lifecycles(bench)
-    left = sorted({t for node in bench.nodes for t in mounts_below(str(node.root))} - before)
+@case("leaks/mounts", "NodeUnstageVolume", "Mounts of a volume are removed with it.", "create")
+async def mounts(env: SocketEnv) -> None:
+    before = {t for node in env.nodes for t in mounts_below(str(node.root))}
+    await _run_lifecycles(env)
+    left = sorted({t for node in env.nodes for t in mounts_below(str(node.root))} - before)
     require(not left, f"still mounted after the volume is gone: {', '.join(left)}")
 
 
 @case(
     "leaks/loop devices",
     "NodeUnpublishVolume",
-    "A loop device that was made for a volume is given back with it.",
+    "Loop devices of a volume are released with it.",
     "create",
 )
-async def loops(bench: SocketEnv) -> None:
-    place = str(bench.directory)
-    before = {device for device, file in (await bench.host.loops()).items() if file.startswith(place)}
-    await _run_lifecycles(bench)
-    now = {device: file for device, file in (await bench.host.loops()).items() if file.startswith(place)}
+async def loops(env: SocketEnv) -> None:
+    place = str(env.directory)
+    before = {device for device, file in (await env.host.loops()).items() if file.startswith(place)}
+    await _run_lifecycles(env)
+    now = {device: file for device, file in (await env.host.loops()).items() if file.startswith(place)}
     left = sorted(f"{device} ({file})" for device, file in now.items() if device not in before)
     require(not left, f"still bound after the volume is gone: {', '.join(left)}")
 
@@ -49,19 +49,19 @@ async def loops(bench: SocketEnv) -> None:
 @case(
     "leaks/files",
     "NodeUnpublishVolume",
-    "What the driver has made at its targets it removes; the staging directory is as empty as it was.",
+    "The driver removes its targets, and leaves the staging directory empty.",
     "create",
 )
-async def files(bench: SocketEnv) -> None:
-    before = set(_list_files(bench))
-    await _run_lifecycles(bench)
-    left = sorted(set(_list_files(bench)) - before)
+async def files(env: SocketEnv) -> None:
+    before = set(_list_files(env))
+    await _run_lifecycles(env)
+    left = sorted(set(_list_files(env)) - before)
     require(not left, f"still there after the volume is gone: {', '.join(left[:5])}")
 
 
-def _list_files(bench: SocketEnv) -> Iterator[str]:
-    """Below the places that are the caller's: not the driver's own state."""
-    for node in bench.nodes:
+def _list_files(env: SocketEnv) -> Iterator[str]:
+    """Files below the caller's directories, without the driver's own state."""
+    for node in env.nodes:
         for part in ("pods", "plugins"):
             for directory, _, names in os.walk(node.root / part):
                 yield from (os.path.join(directory, name) for name in names)
@@ -72,13 +72,13 @@ def _list_files(bench: SocketEnv) -> Iterator[str]:
 @case(
     "leaks/processes",
     "Supervised Lifecycle Management",
-    "A driver ends what it has started for a volume.",
+    "A driver ends the processes that it has started for a volume.",
     "create",
 )
-async def processes(bench: SocketEnv) -> None:
-    before = {instance.name: instance.children() for instance in bench.instances}
-    await _run_lifecycles(bench)
-    for instance in bench.instances:
+async def processes(env: SocketEnv) -> None:
+    before = {instance.name: instance.children() for instance in env.instances}
+    await _run_lifecycles(env)
+    for instance in env.instances:
         now = instance.children()
         require(
             now <= before[instance.name],
@@ -86,24 +86,24 @@ async def processes(bench: SocketEnv) -> None:
         )
 
 
-@case("leaks/volumes", "DeleteVolume", "A deleted volume is not listed any more.", "create", "list")
-async def volumes(bench: SocketEnv) -> None:
-    before = set(await list_all_volumes(bench))
-    await _run_lifecycles(bench)
-    left = sorted(set(await list_all_volumes(bench)) - before)
+@case("leaks/volumes", "DeleteVolume", "A deleted volume is not listed.", "create", "list")
+async def volumes(env: SocketEnv) -> None:
+    before = set(await list_all_volumes(env))
+    await _run_lifecycles(env)
+    left = sorted(set(await list_all_volumes(env)) - before)
     require(not left, f"still listed: {', '.join(left)}")
 
 
 @case(
     "leaks/snapshots",
     "DeleteSnapshot",
-    "A deleted snapshot is not listed any more.",
+    "A deleted snapshot is not listed.",
     "create",
     "snapshot",
     "list-snapshots",
 )
-async def snapshots(bench: SocketEnv) -> None:
-    before = set(await snapshots_clones.list_all_snapshots(bench))
-    await _run_lifecycles(bench)
-    left = sorted(set(await snapshots_clones.list_all_snapshots(bench)) - before)
+async def snapshots(env: SocketEnv) -> None:
+    before = set(await snapshots_clones.list_all_snapshots(env))
+    await _run_lifecycles(env)
+    left = sorted(set(await snapshots_clones.list_all_snapshots(env)) - before)
     require(not left, f"still listed: {', '.join(left)}")

@@ -1,4 +1,4 @@
-"""A volume's mutable parameters change, and nothing else does."""
+"""Modify the mutable parameters of a volume."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ NONE = {"volplane.example.com/no-such-parameter": "1"}
 
 
 def modify_request(
-    bench: SocketEnv, volume: str, parameters: Mapping[str, str]
+    env: SocketEnv, volume: str, parameters: Mapping[str, str]
 ) -> v1.ControllerModifyVolumeRequest:
     return v1.ControllerModifyVolumeRequest(
-        volume_id=volume, mutable_parameters=parameters, secrets=bench.secrets
+        volume_id=volume, mutable_parameters=parameters, secrets=env.secrets
     )
 
 
-async def expect_modified(bench: SocketEnv, volume: VolumeUnderTest) -> None:
-    await bench.controller.call("ControllerModifyVolume", modify_request(bench, volume.id, bench.mutable))
+async def expect_modified(env: SocketEnv, volume: VolumeUnderTest) -> None:
+    await env.controller.call("ControllerModifyVolume", modify_request(env, volume.id, env.mutable))
 
 
 @case(
     "modify/in use",
     "ControllerModifyVolume",
-    "A volume in use takes its new parameters, as often as it is asked, and keeps its data.",
+    "A volume in use is modified, also repeatedly, and keeps its data.",
     "modify-parameters",
     "create",
 )
-async def in_use(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def in_use(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     for _ in range(2):
-        await expect_modified(bench, volume)
-    await bench.expect_data(volume, volume.target(node), written, "after the volume was modified in use")
+        await expect_modified(env, volume)
+    await env.expect_data(volume, volume.target(node), written, "after the volume was modified in use")
     await volume.unpublish_unstage_detach(node)
-    await bench.expect_data(
+    await env.expect_data(
         volume, await volume.attach_stage_publish(node), written, "after it was modified, when it came back"
     )
 
@@ -49,25 +49,25 @@ async def in_use(bench: SocketEnv) -> None:
 @case(
     "modify/from the start",
     "CreateVolume",
-    "A volume is made with mutable parameters; the same request again is the same volume.",
+    "A volume is created with mutable parameters; the repeated request returns the same volume.",
     "modify-parameters",
     "create",
 )
-async def from_the_start(bench: SocketEnv) -> None:
-    request = bench.create_request(bench.new_name())
-    request.mutable_parameters.update(bench.mutable)
-    volume = VolumeUnderTest(bench, request, WRITER)
-    bench.volumes.append(volume)
+async def from_the_start(env: SocketEnv) -> None:
+    request = env.create_request(env.new_name())
+    request.mutable_parameters.update(env.mutable)
+    volume = VolumeUnderTest(env, request, WRITER)
+    env.volumes.append(volume)
     await volume.create()
     first = volume.id
     await volume.create()
     if volume.id != first:
-        bench.volumes.append(_stray(bench, volume, first))
-    require(volume.id == first, f"CreateVolume called twice is {first}, then {volume.id}")
+        env.volumes.append(_stray(env, volume, first))
+    require(volume.id == first, f"CreateVolume called twice returned {first}, then {volume.id}")
 
 
-def _stray(bench: SocketEnv, volume: VolumeUnderTest, id: str) -> VolumeUnderTest:
-    made = VolumeUnderTest(bench, volume.request, volume.capability)
+def _stray(env: SocketEnv, volume: VolumeUnderTest, id: str) -> VolumeUnderTest:
+    made = VolumeUnderTest(env, volume.request, volume.capability)
     made.made = v1.Volume(volume_id=id)
     return made
 
@@ -75,18 +75,18 @@ def _stray(bench: SocketEnv, volume: VolumeUnderTest, id: str) -> VolumeUnderTes
 @case(
     "modify/unknown parameter",
     "ControllerModifyVolume Errors",
-    "A parameter that the driver does not know is INVALID_ARGUMENT.",
+    "An unknown parameter is INVALID_ARGUMENT.",
     "modify",
     "create",
 )
-async def unknown_parameter(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    await bench.expect_error(
+async def unknown_parameter(env: SocketEnv) -> None:
+    volume = await env.create()
+    await env.expect_error(
         (Code.INVALID_ARGUMENT,),
-        bench.controller,
+        env.controller,
         "ControllerModifyVolume",
-        modify_request(bench, volume.id, NONE),
-        "with a parameter that nobody knows",
+        modify_request(env, volume.id, NONE),
+        "with an unknown parameter",
     )
 
 
@@ -96,11 +96,11 @@ async def unknown_parameter(bench: SocketEnv) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "modify-parameters",
 )
-async def unknown_volume(bench: SocketEnv) -> None:
-    await bench.expect_error(
+async def unknown_volume(env: SocketEnv) -> None:
+    await env.expect_error(
         (Code.NOT_FOUND,),
-        bench.controller,
+        env.controller,
         "ControllerModifyVolume",
-        modify_request(bench, UNKNOWN, bench.mutable),
+        modify_request(env, UNKNOWN, env.mutable),
         "of an unknown volume",
     )

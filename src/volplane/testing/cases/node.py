@@ -1,4 +1,4 @@
-"""A volume on a node: staged, published, shared, written to, measured, and gone again."""
+"""The node service: stage, publish, share, read and write, statistics, unpublish, unstage."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MANY = 6
 @case(
     "publish/data",
     "NodePublishVolume",
-    "What is written through a target is read through it, and through the next one.",
+    "Data that is written at a target can be read there, and at the next target.",
     "create",
 )
-async def data(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(of=4 << 20), bench.nodes[0]
-    await bench.expect_data(volume, volume.target(node), written, "right after it was written")
+async def data(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(of=4 << 20), env.nodes[0]
+    await env.expect_data(volume, volume.target(node), written, "right after it was written")
     await volume.unpublish(node)
-    await bench.expect_data(
+    await env.expect_data(
         volume, await volume.publish(node, "b"), written, "at a second target after the first"
     )
 
@@ -36,33 +36,33 @@ async def data(bench: SocketEnv) -> None:
 @case(
     "publish/two pods of one node",
     "Kubernetes: pods of a node share a ReadWriteOnce volume",
-    "A volume that is published is published at a second target of the node too, and both show the same.",
+    "A published volume can be published at a second target of the node, with the same data.",
     "create",
 )
-async def share(bench: SocketEnv) -> None:
-    volume, node = await bench.create_and_publish(), bench.nodes[0]
+async def share(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
     second = await volume.publish(node, "b")
-    written = bench.random_data()
+    written = env.random_data()
     await volume.write(volume.target(node), written)
-    await bench.expect_data(volume, second, written, "at the second of two targets")
+    await env.expect_data(volume, second, written, "at the second of two targets")
     await volume.unpublish(node)
-    await bench.expect_data(volume, second, written, "at the second target when the first is gone")
+    await env.expect_data(volume, second, written, "at the second target when the first is gone")
 
 
 @case(
     "publish/one pod only",
     "NodePublishVolume Errors",
-    "A volume for a single writer that has its target is refused for another one: FAILED_PRECONDITION.",
+    "A single-writer volume that is published cannot be published again: FAILED_PRECONDITION.",
     "create",
     "single-writer",
 )
-async def single_writer(bench: SocketEnv) -> None:
+async def single_writer(env: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_SINGLE_WRITER)
-    volume, node = await bench.create_and_publish(capability=capability), bench.nodes[0]
+    volume, node = await env.create_and_publish(capability=capability), env.nodes[0]
     target = volume.target(node, "b")
     request = volume.mount_request(node, target)
     volume.targets[target] = node
-    await bench.expect_error(
+    await env.expect_error(
         (Code.FAILED_PRECONDITION,), node, "NodePublishVolume", request, "at a second target"
     )
 
@@ -70,18 +70,18 @@ async def single_writer(bench: SocketEnv) -> None:
 @case(
     "publish/read-only",
     "NodePublishVolume",
-    "A target that is asked for with `readonly` shows the data and cannot be written to.",
+    "A target with `readonly` has the data and cannot be written.",
     "create",
 )
-async def readonly(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def readonly(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     await volume.unpublish(node)
     path = await volume.publish(node, "b", readonly=True)
-    await bench.expect_data(volume, path, written, "at a read-only target")
+    await env.expect_data(volume, path, written, "at a read-only target")
     try:
         await volume.write(path, b"no", "other")
     except OSError as error:
-        require(error.errno in (errno.EROFS, errno.EACCES, errno.EPERM), f"writing fails, but with {error}")
+        require(error.errno in (errno.EROFS, errno.EACCES, errno.EPERM), f"writing failed with {error}")
     else:
         raise CaseFailure(f"{path} is published with readonly, and a file could be written there")
 
@@ -89,27 +89,25 @@ async def readonly(bench: SocketEnv) -> None:
 @case(
     "publish/target is removed",
     "NodeUnpublishVolume",
-    "The driver has made the target, and deletes it when the volume leaves it.",
+    "The driver creates the target, and deletes it when the volume is unpublished.",
     "create",
 )
-async def target_is_removed(bench: SocketEnv) -> None:
-    volume, node = await bench.create_and_publish(), bench.nodes[0]
+async def target_is_removed(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
     target = volume.target(node)
     await volume.unpublish(node)
-    require(
-        not await bench.host.is_mount(target), f"{target} is still a mount", section="NodeUnpublishVolume"
-    )
-    require(not await bench.host.call(os.path.lexists, target), f"{target} is still there")
+    require(not await env.host.is_mount(target), f"{target} is still a mount", section="NodeUnpublishVolume")
+    require(not await env.host.call(os.path.lexists, target), f"{target} is still there")
 
 
 @case(
     "publish/never published",
     "NodeUnpublishVolume",
-    "A target at which the volume is not has none: OK.",
+    "Unpublishing a target without the volume is OK.",
     "create",
 )
-async def never_published(bench: SocketEnv) -> None:
-    volume, node = await bench.create(), bench.nodes[0]
+async def never_published(env: SocketEnv) -> None:
+    volume, node = await env.create(), env.nodes[0]
     await volume.unpublish(node)
 
 
@@ -119,54 +117,52 @@ async def never_published(bench: SocketEnv) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "create",
 )
-async def unknown_volume(bench: SocketEnv) -> None:
-    node = bench.nodes[0]
-    volume = VolumeUnderTest(bench, bench.create_request(bench.new_name()), WRITER)
+async def unknown_volume(env: SocketEnv) -> None:
+    node = env.nodes[0]
+    volume = VolumeUnderTest(env, env.create_request(env.new_name()), WRITER)
     volume.made = v1.Volume(volume_id=UNKNOWN)
     request = volume.mount_request(node, volume.target(node))
-    # What was never staged is a wrong order too, and a driver may look at that first.
-    codes = (
-        (Code.NOT_FOUND, Code.FAILED_PRECONDITION) if bench.capabilities.has("stage") else (Code.NOT_FOUND,)
-    )
-    await bench.expect_error(codes, node, "NodePublishVolume", request, "of an unknown volume")
+    # The volume was not staged either, and a driver may check that first.
+    codes = (Code.NOT_FOUND, Code.FAILED_PRECONDITION) if env.capabilities.has("stage") else (Code.NOT_FOUND,)
+    await env.expect_error(codes, node, "NodePublishVolume", request, "of an unknown volume")
 
 
 @case(
     "publish/before stage",
     "NodePublishVolume Errors",
-    "A driver that stages volumes refuses a publish without a staging path: FAILED_PRECONDITION.",
+    "If the driver stages volumes, a publish without a staging path is FAILED_PRECONDITION.",
     "create",
     "stage",
 )
-async def before_stage(bench: SocketEnv) -> None:
-    volume, node = await bench.create(), bench.nodes[0]
+async def before_stage(env: SocketEnv) -> None:
+    volume, node = await env.create(), env.nodes[0]
     await volume.attach(node)
     target = volume.target(node)
     request = volume.mount_request(node, target)
     request.staging_target_path = ""
     volume.targets[target] = node
-    # An argument that is missing is INVALID_ARGUMENT by the general rule: both are said in the specification.
+    # A missing argument is INVALID_ARGUMENT by the general rule: the specification has both.
     codes = (Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
-    await bench.expect_error(codes, node, "NodePublishVolume", request, "without a staging path")
+    await env.expect_error(codes, node, "NodePublishVolume", request, "without a staging path")
 
 
 @case(
     "publish/missing arguments",
     "Error Scheme",
-    "A required field that is missing is INVALID_ARGUMENT.",
+    "A missing required field is INVALID_ARGUMENT.",
     "create",
 )
-async def missing_arguments(bench: SocketEnv) -> None:
-    volume, node = await bench.create(), bench.nodes[0]
+async def missing_arguments(env: SocketEnv) -> None:
+    volume, node = await env.create(), env.nodes[0]
     code = (Code.INVALID_ARGUMENT,)
     for field in ("volume_id", "target_path", "volume_capability"):
         request = volume.mount_request(node, volume.target(node))
         request.ClearField(field)
-        await bench.expect_error(code, node, "NodePublishVolume", request, f"without {field}")
+        await env.expect_error(code, node, "NodePublishVolume", request, f"without {field}")
     for field in ("volume_id", "target_path"):
         undo = v1.NodeUnpublishVolumeRequest(volume_id=volume.id, target_path=volume.target(node))
         undo.ClearField(field)
-        await bench.expect_error(code, node, "NodeUnpublishVolume", undo, f"without {field}")
+        await env.expect_error(code, node, "NodeUnpublishVolume", undo, f"without {field}")
 
 
 @case(
@@ -175,57 +171,57 @@ async def missing_arguments(bench: SocketEnv) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "stage",
 )
-async def stage_unknown(bench: SocketEnv) -> None:
-    node = bench.nodes[0]
-    volume = VolumeUnderTest(bench, bench.create_request(bench.new_name()), WRITER)
+async def stage_unknown(env: SocketEnv) -> None:
+    node = env.nodes[0]
+    volume = VolumeUnderTest(env, env.create_request(env.new_name()), WRITER)
     volume.made = v1.Volume(volume_id=UNKNOWN)
     request = volume.stage_request(node)
     codes: tuple[Code, ...] = (Code.NOT_FOUND,)
-    if bench.capabilities.has("attach"):
-        # It was never attached either: what should come with that is missing, and may be missed first.
+    if env.capabilities.has("attach"):
+        # The volume was not attached either: a driver may check the publish context first.
         codes += (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
-    await bench.expect_error(codes, node, "NodeStageVolume", request, "of an unknown volume")
+    await env.expect_error(codes, node, "NodeStageVolume", request, "of an unknown volume")
 
 
 @case(
     "stage/missing arguments",
     "Error Scheme",
-    "A required field that is missing is INVALID_ARGUMENT.",
+    "A missing required field is INVALID_ARGUMENT.",
     "stage",
     "create",
 )
-async def stage_missing(bench: SocketEnv) -> None:
-    volume, node = await bench.create(), bench.nodes[0]
+async def stage_missing(env: SocketEnv) -> None:
+    volume, node = await env.create(), env.nodes[0]
     code = (Code.INVALID_ARGUMENT,)
     for field in ("volume_id", "staging_target_path", "volume_capability"):
         request = volume.stage_request(node)
         request.ClearField(field)
-        await bench.expect_error(code, node, "NodeStageVolume", request, f"without {field}")
+        await env.expect_error(code, node, "NodeStageVolume", request, f"without {field}")
 
 
 @case(
     "stage/never staged",
     "NodeUnstageVolume",
-    "A path at which the volume is not staged has none: OK.",
+    "Unstaging a path without the volume is OK.",
     "stage",
     "create",
 )
-async def never_staged(bench: SocketEnv) -> None:
-    volume, node = await bench.create(), bench.nodes[0]
+async def never_staged(env: SocketEnv) -> None:
+    volume, node = await env.create(), env.nodes[0]
     await volume.unstage(node)
 
 
 @case(
     "stage/keeps the data",
     "NodeUnstageVolume",
-    "A volume that leaves its node and comes back has its data: unstage takes it off the path, and no more.",
+    "A volume that is unstaged and staged again keeps its data.",
     "create",
 )
-async def keeps_data(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def keeps_data(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     for _ in range(2):
         await volume.unpublish_unstage_detach(node)
-        await bench.expect_data(
+        await env.expect_data(
             volume, await volume.attach_stage_publish(node), written, "after unstage and stage"
         )
 
@@ -233,30 +229,30 @@ async def keeps_data(bench: SocketEnv) -> None:
 @case(
     "stage/path is left",
     "NodeUnstageVolume",
-    "Nothing is mounted at the staging path any more.",
+    "After NodeUnstageVolume nothing is mounted at the staging path.",
     "stage",
     "create",
 )
-async def path_is_left(bench: SocketEnv) -> None:
-    volume, node = await bench.create_and_publish(), bench.nodes[0]
+async def path_is_left(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
     staging = volume.staging(node)
     await volume.unpublish(node)
     await volume.unstage(node)
-    left = [e.target for e in await bench.host.mounts() if e.target.startswith(staging)]
+    left = [e.target for e in await env.host.mounts() if e.target.startswith(staging)]
     require(not left, f"after NodeUnstageVolume {left} is still mounted")
 
 
 @case(
     "block/data",
     "NodePublishVolume",
-    "A raw device keeps what is written to it, at the next target and after it was unstaged.",
+    "A raw device keeps its data, at the next target and after it was unstaged.",
     "create",
 )
-async def block(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(capability=BLOCK), bench.nodes[0]
-    await bench.expect_data(volume, volume.target(node), written, "on the device")
+async def block(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(capability=BLOCK), env.nodes[0]
+    await env.expect_data(volume, volume.target(node), written, "on the device")
     await volume.unpublish_unstage_detach(node)
-    await bench.expect_data(
+    await env.expect_data(
         volume, await volume.attach_stage_publish(node), written, "on the device, when it came back"
     )
 
@@ -264,15 +260,15 @@ async def block(bench: SocketEnv) -> None:
 @case(
     "stats/usage",
     "NodeGetVolumeStats",
-    "Bytes (and inodes) of a published volume: a total, and used and available that fit into it.",
+    "Total, used and available bytes (and inodes) of a published volume are plausible.",
     "stats",
     "create",
 )
-async def stats(bench: SocketEnv) -> None:
-    volume, node = await bench.create_and_publish(), bench.nodes[0]
-    await volume.write(volume.target(node), bench.random_data())
+async def stats(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
+    await volume.write(volume.target(node), env.random_data())
     reply = await stats_are_plausible(node, volume, volume.target(node))
-    require(reply.usage, "no usage is told")
+    require(reply.usage, "NodeGetVolumeStats returned no usage")
     for usage in reply.usage:
         unit = v1.VolumeUsage.Unit.Name(usage.unit)
         require(usage.unit != v1.VolumeUsage.UNKNOWN, "a usage has no unit")
@@ -284,14 +280,14 @@ async def stats(bench: SocketEnv) -> None:
 @case(
     "stats/unknown path",
     "NodeGetVolumeStats Errors",
-    "A path at which the volume is not is NOT_FOUND.",
+    "A path without the volume is NOT_FOUND.",
     "stats",
     "create",
 )
-async def stats_unknown(bench: SocketEnv) -> None:
-    volume, node = await bench.create_and_publish(), bench.nodes[0]
+async def stats_unknown(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
     request = v1.NodeGetVolumeStatsRequest(volume_id=volume.id, volume_path=str(node.root / "nowhere"))
-    await bench.expect_error(
+    await env.expect_error(
         (Code.NOT_FOUND,), node, "NodeGetVolumeStats", request, "of a path that is not there"
     )
 
@@ -309,38 +305,38 @@ async def stats_are_plausible(
 @case(
     "publish/mount group",
     "NodeStageVolume",
-    "With VOLUME_MOUNT_GROUP the volume's files belong to the group that is asked for.",
+    "With VOLUME_MOUNT_GROUP the volume's files belong to the requested group.",
     "mount-group",
     "create",
 )
-async def mount_group(bench: SocketEnv) -> None:
+async def mount_group(env: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_WRITER, group="4711")
-    volume = await bench.create_and_publish(capability=capability)
-    found = os.stat(volume.target(bench.nodes[0])).st_gid
-    require(found == 4711, f"group 4711 is asked for, the volume's root belongs to {found}")
+    volume = await env.create_and_publish(capability=capability)
+    found = os.stat(volume.target(env.nodes[0])).st_gid
+    require(found == 4711, f"group 4711 is requested, the volume's root belongs to {found}")
 
 
 @case(
     "publish/many volumes at once",
     "Concurrency",
-    "Calls for different volumes do not disturb each other.",
+    "Concurrent calls for different volumes succeed.",
     "create",
 )
-async def many(bench: SocketEnv) -> None:
-    node = bench.nodes[0]
+async def many(env: SocketEnv) -> None:
+    node = env.nodes[0]
 
     async def live(number: int) -> None:
-        volume = await bench.create()
+        volume = await env.create()
         path = await volume.attach_stage_publish(node)
         written = f"volume {number}".encode() * 1000
         await volume.write(path, written)
-        await bench.expect_data(volume, path, written, "with others at the same time")
+        await env.expect_data(volume, path, written, "with others at the same time")
         await volume.take_down_and_delete(node)
 
     count = min(MANY, node.most or MANY)
     answers = await asyncio.gather(*(live(number) for number in range(count)), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, CallError):
-            raise CaseFailure(f"{count} volumes at once, each by itself: {answer}")
+            raise CaseFailure(f"{count} volumes at once: {answer}")
         if isinstance(answer, BaseException):
             raise answer

@@ -1,4 +1,4 @@
-"""What a driver tells of its volumes, snapshots and room while they are used: page by page, and truly."""
+"""Lists, conditions, capacity and limits while volumes are used."""
 
 from __future__ import annotations
 
@@ -15,65 +15,69 @@ from volplane.testing.socket_env import Mode, SocketEnv
 case = CaseTable()
 
 ELSEWHERE = "volplane-no-such-place"
-LARGEST = 1 << 60  # bytes beyond which nobody means a size
+LARGEST = 1 << 60  # bytes; larger sizes are not plausible
 
 
 # --- volumes
 
 
-async def _entry(bench: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
+async def _entry(env: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
     token = ""
     while True:
-        reply = await bench.controller.call("ListVolumes", v1.ListVolumesRequest(starting_token=token))
+        reply = await env.controller.call("ListVolumes", v1.ListVolumesRequest(starting_token=token))
         for entry in reply.entries:
             if entry.volume.volume_id == id:
                 found: v1.ListVolumesResponse.Entry = entry
                 return found
         token = reply.next_token
-        require(token, f"{id} is there, and is not listed")
+        require(token, f"{id} exists, and is not listed")
 
 
 @case(
     "list/published nodes",
     "ListVolumes",
-    "A volume that is attached is listed with the nodes that it is at.",
+    "An attached volume is listed with its nodes.",
     "list",
     "published-nodes",
     "attach",
     "create",
 )
-async def published_nodes(bench: SocketEnv) -> None:
-    volume, node = await bench.create(), bench.nodes[0]
+async def published_nodes(env: SocketEnv) -> None:
+    volume, node = await env.create(), env.nodes[0]
     await volume.attach(node)
-    told = list((await _entry(bench, volume.id)).status.published_node_ids)
-    require(node.id in told, f"{volume.id} is at {node.id}, listed is {told}")
-    if bench.capabilities.has("get"):
+    got = list((await _entry(env, volume.id)).status.published_node_ids)
+    require(node.id in got, f"{volume.id} is attached to {node.id}, listed with {got}")
+    if env.capabilities.has("get"):
         request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
-        reply = await bench.controller.call("ControllerGetVolume", request)
-        told = list(reply.status.published_node_ids)
+        reply = await env.controller.call("ControllerGetVolume", request)
+        got = list(reply.status.published_node_ids)
         require(
-            node.id in told, f"{volume.id} is at {node.id}, told is {told}", section="ControllerGetVolume"
+            node.id in got,
+            f"{volume.id} is attached to {node.id}, returned with {got}",
+            section="ControllerGetVolume",
         )
 
 
 def _expect_healthy(condition: v1.VolumeCondition, who: str, section: str) -> None:
     require(
-        not condition.abnormal, f"{who}: nothing is wrong, told is {condition.message!r}", section=section
+        not condition.abnormal,
+        f"{who}: the volume is healthy, reported is {condition.message!r}",
+        section=section,
     )
-    require(condition.message, f"{who}: a condition has words, and this one has none", section=section)
+    require(condition.message, f"{who}: the condition has no message, which is required", section=section)
 
 
 @case(
     "list/condition",
     "ListVolumes",
-    "A driver that knows its volumes' condition tells it with each volume.",
+    "With VOLUME_CONDITION each listed volume has its condition.",
     "list",
     "condition-controller",
     "create",
 )
-async def list_condition(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    status = (await _entry(bench, volume.id)).status
+async def list_condition(env: SocketEnv) -> None:
+    volume = await env.create()
+    status = (await _entry(env, volume.id)).status
     require(status.HasField("volume_condition"), f"{volume.id} is listed without its condition")
     _expect_healthy(status.volume_condition, "ListVolumes", "ListVolumes")
 
@@ -81,53 +85,53 @@ async def list_condition(bench: SocketEnv) -> None:
 @case(
     "get/condition",
     "ControllerGetVolume",
-    "A driver that knows its volumes' condition tells it.",
+    "With VOLUME_CONDITION the volume has its condition.",
     "get",
     "condition-controller",
     "create",
 )
-async def get_condition(bench: SocketEnv) -> None:
-    volume = await bench.create()
+async def get_condition(env: SocketEnv) -> None:
+    volume = await env.create()
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
-    reply = await bench.controller.call("ControllerGetVolume", request)
-    require(reply.status.HasField("volume_condition"), f"{volume.id} is told without its condition")
+    reply = await env.controller.call("ControllerGetVolume", request)
+    require(reply.status.HasField("volume_condition"), f"{volume.id} is returned without its condition")
     _expect_healthy(reply.status.volume_condition, "ControllerGetVolume", "ControllerGetVolume")
 
 
 @case(
     "stats/condition",
     "NodeGetVolumeStats",
-    "A node that knows its volumes' condition tells it.",
+    "With VOLUME_CONDITION the node reports the volume's condition.",
     "condition",
     "stats",
     "create",
 )
-async def node_condition(bench: SocketEnv) -> None:
-    volume, node = await bench.create_and_publish(), bench.nodes[0]
+async def node_condition(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
     reply = await stats_are_plausible(node, volume, volume.target(node))
-    require(reply.HasField("volume_condition"), f"{volume.id} is told without its condition")
+    require(reply.HasField("volume_condition"), f"{volume.id} is returned without its condition")
     _expect_healthy(reply.volume_condition, "NodeGetVolumeStats", "NodeGetVolumeStats")
 
 
 @case(
     "get/after it has grown",
     "ControllerGetVolume",
-    "What is told of a volume is how it is now: its size, and that it is gone.",
+    "ControllerGetVolume returns the current state: the new size, and NOT_FOUND after the deletion.",
     "get",
     "expand-controller",
     "create",
 )
-async def get_expanded(bench: SocketEnv) -> None:
-    volume = await bench.create()
+async def get_expanded(env: SocketEnv) -> None:
+    volume = await env.create()
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
-    await expand_in_controller(bench, volume, 2 * bench.size)
-    told = (await bench.controller.call("ControllerGetVolume", request)).volume.capacity_bytes
+    await expand_in_controller(env, volume, 2 * env.size)
+    got = (await env.controller.call("ControllerGetVolume", request)).volume.capacity_bytes
     require(
-        not told or told >= 2 * bench.size, f"it has grown to {2 * bench.size} bytes, told is {told}"
+        not got or got >= 2 * env.size, f"expanded to {2 * env.size} bytes, returned is {got}"
     )  # 0: not known
     await volume.delete()
-    await bench.expect_error(
-        (Code.NOT_FOUND,), bench.controller, "ControllerGetVolume", request, "of a volume that is deleted"
+    await env.expect_error(
+        (Code.NOT_FOUND,), env.controller, "ControllerGetVolume", request, "of a volume that is deleted"
     )
 
 
@@ -137,21 +141,21 @@ async def get_expanded(bench: SocketEnv) -> None:
 @case(
     "snapshot/pages",
     "ListSnapshots",
-    "Every snapshot once, on one page or on many; none that was deleted.",
+    "Every snapshot is listed once, on one page or on many; deleted ones are not listed.",
     "snapshot",
     "list-snapshots",
     "create",
 )
-async def snapshot_pages(bench: SocketEnv) -> None:
-    ids = [(await snapshot(bench, await bench.create())).snapshot_id for _ in range(3)]
+async def snapshot_pages(env: SocketEnv) -> None:
+    ids = [(await snapshot(env, await env.create())).snapshot_id for _ in range(3)]
     for most in (0, 1, 2):
-        found = await snapshots_clones.list_all_snapshots(bench, most)
+        found = await snapshots_clones.list_all_snapshots(env, most)
         missing = [one for one in ids if found.count(one) != 1]
         require(not missing, f"with {most or 'all'} a page: {missing} not once in {found}")
-    request = v1.DeleteSnapshotRequest(snapshot_id=ids[0], secrets=bench.secrets)
-    await bench.controller.call("DeleteSnapshot", request)
+    request = v1.DeleteSnapshotRequest(snapshot_id=ids[0], secrets=env.secrets)
+    await env.controller.call("DeleteSnapshot", request)
     require(
-        ids[0] not in await snapshots_clones.list_all_snapshots(bench),
+        ids[0] not in await snapshots_clones.list_all_snapshots(env),
         f"{ids[0]} is deleted and still listed",
     )
 
@@ -159,62 +163,62 @@ async def snapshot_pages(bench: SocketEnv) -> None:
 @case(
     "snapshot/invalid token",
     "ListSnapshots Errors",
-    "A token that is none is ABORTED.",
+    "An invalid token is ABORTED.",
     "list-snapshots",
 )
-async def snapshot_token(bench: SocketEnv) -> None:
-    request = v1.ListSnapshotsRequest(starting_token="volplane-no-such-token", secrets=bench.secrets)
-    await bench.expect_error(
-        (Code.ABORTED,), bench.controller, "ListSnapshots", request, "with a token that is none"
+async def snapshot_token(env: SocketEnv) -> None:
+    request = v1.ListSnapshotsRequest(starting_token="volplane-no-such-token", secrets=env.secrets)
+    await env.expect_error(
+        (Code.ABORTED,), env.controller, "ListSnapshots", request, "with a token that is none"
     )
 
 
 @case(
     "snapshot/get",
     "GetSnapshot",
-    "A snapshot is found by its id; one that is not there is NOT_FOUND.",
+    "A snapshot is found by its id; an unknown one is NOT_FOUND.",
     "snapshot",
     "get-snapshot",
     "create",
 )
-async def get_snapshot(bench: SocketEnv) -> None:
-    made = await snapshot(bench, await bench.create())
-    request = v1.GetSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
-    told = (await bench.controller.call("GetSnapshot", request)).snapshot
+async def get_snapshot(env: SocketEnv) -> None:
+    made = await snapshot(env, await env.create())
+    request = v1.GetSnapshotRequest(snapshot_id=made.snapshot_id, secrets=env.secrets)
+    got = (await env.controller.call("GetSnapshot", request)).snapshot
     require(
-        (told.snapshot_id, told.source_volume_id) == (made.snapshot_id, made.source_volume_id),
-        f"asked for {made.snapshot_id} of {made.source_volume_id}, told of {told.snapshot_id!r} of"
-        f" {told.source_volume_id!r}",
+        (got.snapshot_id, got.source_volume_id) == (made.snapshot_id, made.source_volume_id),
+        f"requested {made.snapshot_id} of {made.source_volume_id}, got {got.snapshot_id!r} of"
+        f" {got.source_volume_id!r}",
     )
-    unknown = v1.GetSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
-    await bench.expect_error(
-        (Code.NOT_FOUND,), bench.controller, "GetSnapshot", unknown, "of an unknown snapshot"
+    unknown = v1.GetSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=env.secrets)
+    await env.expect_error(
+        (Code.NOT_FOUND,), env.controller, "GetSnapshot", unknown, "of an unknown snapshot"
     )
 
 
-# --- room
+# --- capacity
 
 
 @case(
     "capacity/largest volume",
     "GetCapacity",
-    "A volume larger than `maximum_volume_size` is refused: OUT_OF_RANGE. Neither bound is negative.",
+    "A volume larger than `maximum_volume_size` is OUT_OF_RANGE. Neither limit is negative.",
     "capacity",
     "create",
 )
-async def largest(bench: SocketEnv) -> None:
-    reply = await read_available_capacity(bench)
+async def largest(env: SocketEnv) -> None:
+    reply = await read_available_capacity(env)
     for bound in ("maximum_volume_size", "minimum_volume_size"):
         require(getattr(reply, bound).value >= 0, f"{bound} is {getattr(reply, bound).value}")
     most = reply.maximum_volume_size.value
     if not reply.HasField("maximum_volume_size") or most >= LARGEST:
-        raise NotSupported("GetCapacity tells no largest size of a volume")
-    wanted = bench.create_request(bench.new_name(), size=most + 1)
-    # Where the largest volume takes all that is left, both are true: too large, and not enough room.
+        raise NotSupported("GetCapacity reports no maximum_volume_size")
+    wanted = env.create_request(env.new_name(), size=most + 1)
+    # If the largest volume uses all capacity, both errors are right.
     all_of_it = most >= reply.available_capacity
-    await bench.expect_error(
+    await env.expect_error(
         (Code.OUT_OF_RANGE, Code.RESOURCE_EXHAUSTED) if all_of_it else (Code.OUT_OF_RANGE,),
-        bench.controller,
+        env.controller,
         "CreateVolume",
         wanted,
         f"with {most + 1} of at most {most} bytes",
@@ -222,33 +226,31 @@ async def largest(bench: SocketEnv) -> None:
 
 
 @case(
-    "provision/topology of nobody",
+    "provision/unknown topology",
     "CreateVolume Errors",
-    "A volume that is required at a place that is not there is refused: RESOURCE_EXHAUSTED.",
+    "A volume with an unknown required topology is RESOURCE_EXHAUSTED.",
     "create",
     "topology",
 )
-async def nowhere(bench: SocketEnv) -> None:
-    if not bench.nodes[0].topology:
+async def nowhere(env: SocketEnv) -> None:
+    if not env.nodes[0].topology:
         raise NotSupported("its nodes tell no topology")
-    place = convert.topology(dict.fromkeys(bench.nodes[0].topology, ELSEWHERE))
-    request = bench.create_request(bench.new_name())
+    place = convert.topology(dict.fromkeys(env.nodes[0].topology, ELSEWHERE))
+    request = env.create_request(env.new_name())
     request.accessibility_requirements.CopyFrom(v1.TopologyRequirement(requisite=[place], preferred=[place]))
-    # That there is no such place may be seen as an argument that is wrong, too.
+    # An unknown topology may also be an invalid argument.
     codes = (Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT)
-    await bench.expect_error(
-        codes, bench.controller, "CreateVolume", request, "for a place that is not there"
-    )
+    await env.expect_error(codes, env.controller, "CreateVolume", request, "for a place that is not there")
 
 
 @case(
     "identity/limit",
     "NodeGetInfo",
-    "How many volumes a node takes is not negative; 0 leaves it to the caller.",
+    "The attach limit of a node is not negative; 0 means no limit.",
 )
-async def limit(bench: SocketEnv) -> None:
-    for node in bench.nodes:
-        require(node.most >= 0, f"{node.id} takes {node.most} volumes")
+async def limit(env: SocketEnv) -> None:
+    for node in env.nodes:
+        require(node.most >= 0, f"{node.id} has the limit {node.most}")
 
 
 # --- writers
@@ -257,32 +259,30 @@ async def limit(bench: SocketEnv) -> None:
 @case(
     "publish/several writers",
     "NodePublishVolume",
-    "A volume for several writers of one node is published for each of them, and all see the same.",
+    "A volume for several writers on one node can be published for each of them, with the same data.",
     "single-writer",
     "create",
 )
-async def several(bench: SocketEnv) -> None:
+async def several(env: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_MULTI_WRITER)
-    volume, node = await bench.create_and_publish(capability=capability), bench.nodes[0]
+    volume, node = await env.create_and_publish(capability=capability), env.nodes[0]
     second = await volume.publish(node, "b")
-    written = bench.random_data()
+    written = env.random_data()
     await volume.write(second, written)
-    await bench.expect_data(
-        volume, volume.target(node), written, "at the first target, written at the second"
-    )
+    await env.expect_data(volume, volume.target(node), written, "at the first target, written at the second")
 
 
 @case(
     "publish/the next pod",
     "NodePublishVolume",
-    "A volume for a single writer is published at the next target when it has left the last one.",
+    "A single-writer volume can be published at the next target after it was unpublished.",
     "single-writer",
     "create",
 )
-async def next_pod(bench: SocketEnv) -> None:
+async def next_pod(env: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_SINGLE_WRITER)
-    (volume, written), node = await bench.create_with_data(capability=capability), bench.nodes[0]
+    (volume, written), node = await env.create_with_data(capability=capability), env.nodes[0]
     await volume.unpublish(node)
-    await bench.expect_data(
+    await env.expect_data(
         volume, await volume.publish(node, "b"), written, "for the pod that came after the first"
     )

@@ -1,7 +1,7 @@
-"""Calls in the wrong order, as a cluster makes them that has lost count.
+"""Calls in the wrong order.
 
-What the specification leaves open is not judged: such a call may be refused or done. But what is answered
-with OK has to be so, and whoever then calls in the right order finds the volume and its data.
+The specification does not say whether such a call fails or succeeds. But if it returns OK, it must have its
+effect, and calls in the right order must succeed afterwards, with the volume's data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ case = CaseTable()
 
 
 async def _call(remote: DriverSocket, method: str, request: Message) -> bool:
-    """Whether it is OK: here both are right."""
+    """Whether the call is OK: here both are right."""
     try:
         await remote.call_once(method, request)
     except CallError:
@@ -31,13 +31,13 @@ async def _call(remote: DriverSocket, method: str, request: Message) -> bool:
 @case(
     "order/publish before stage",
     "NodePublishVolume",
-    "A volume that is not staged is not published: the call is refused, or the target shows the volume and"
+    "Publishing a volume that is not staged fails, or the target has the volume and"
     " not the empty directory where it would be staged.",
     "create",
     "stage",
 )
-async def before_stage(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def before_stage(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     await volume.unpublish_unstage_detach(node)
     await volume.attach(node)
     target = volume.target(node)
@@ -45,24 +45,24 @@ async def before_stage(bench: SocketEnv) -> None:
     if await _call(node, "NodePublishVolume", volume.mount_request(node, target)):
         found = await volume.read(target)
         require(found == written, f"OK, and {target} shows {len(found)} bytes of the {len(written)} written")
-    await _repeat_in_order(bench, volume, written, "NodePublishVolume came before NodeStageVolume")
+    await _repeat_in_order(env, volume, written, "NodePublishVolume came before NodeStageVolume")
 
 
 @case(
     "order/stage before attach",
     "NodeStageVolume",
-    "A volume that is not attached may be refused; attached, it is staged as if nobody had asked before.",
+    "Staging a volume that is not attached may fail; after the attach it succeeds.",
     "create",
     "attach",
     "stage",
 )
-async def before_attach(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def before_attach(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     await volume.unpublish_unstage_detach(node)
     request = volume.stage_request(node)
     volume.staged[request.staging_target_path] = node
     await _call(node, "NodeStageVolume", request)
-    await _repeat_in_order(bench, volume, written, "NodeStageVolume came before ControllerPublishVolume")
+    await _repeat_in_order(env, volume, written, "NodeStageVolume came before ControllerPublishVolume")
 
 
 def _called_too_early(
@@ -70,35 +70,35 @@ def _called_too_early(
     after: str,
     ask: Callable[[SocketEnv, VolumeUnderTest, DriverSocket], tuple[DriverSocket, Message]],
 ) -> CaseBody:
-    async def body(bench: SocketEnv) -> None:
-        (volume, written), node = await bench.create_with_data(), bench.nodes[0]
-        remote, request = ask(bench, volume, node)
+    async def body(env: SocketEnv) -> None:
+        (volume, written), node = await env.create_with_data(), env.nodes[0]
+        remote, request = ask(env, volume, node)
         if not await _call(remote, method, request):
-            await bench.expect_data(volume, volume.target(node), written, f"while {method} was refused")
-        await _repeat_in_order(bench, volume, written, f"{method} came before {after}")
+            await env.expect_data(volume, volume.target(node), written, f"while {method} was refused")
+        await _repeat_in_order(env, volume, written, f"{method} came before {after}")
 
     return body
 
 
-async def _repeat_in_order(bench: SocketEnv, volume: VolumeUnderTest, written: bytes, what: str) -> None:
-    """The volume leaves the node and comes again, as it should have."""
-    node = bench.nodes[0]
+async def _repeat_in_order(env: SocketEnv, volume: VolumeUnderTest, written: bytes, what: str) -> None:
+    """Take the volume off the node and bring it back, in the right order."""
+    node = env.nodes[0]
     try:
         await volume.unpublish_unstage_detach(node)
         path = await volume.attach_stage_publish(node)
     except CallError as error:
-        raise CaseFailure(f"{what}; in the right order since then: {error}") from None
-    await bench.expect_data(volume, path, written, f"after {what}")
+        raise CaseFailure(f"{what}; afterwards in the right order: {error}") from None
+    await env.expect_data(volume, path, written, f"after {what}")
 
 
 case.add(
     "order/unstage before unpublish",
     "NodeUnstageVolume",
-    "A volume that is still published may be refused; in the right order it leaves the node with its data.",
+    "Unstaging a published volume may fail; in the right order it succeeds, and the data is kept.",
     _called_too_early(
         "NodeUnstageVolume",
         "NodeUnpublishVolume",
-        lambda bench, volume, node: (
+        lambda env, volume, node: (
             node,
             v1.NodeUnstageVolumeRequest(volume_id=volume.id, staging_target_path=volume.staging(node)),
         ),
@@ -109,13 +109,13 @@ case.add(
 case.add(
     "order/detach before unstage",
     "ControllerUnpublishVolume",
-    "A volume that is still in use may be refused; in the right order it leaves the node with its data.",
+    "Detaching a staged volume may fail; in the right order it succeeds, and the data is kept.",
     _called_too_early(
         "ControllerUnpublishVolume",
         "NodeUnstageVolume",
-        lambda bench, volume, node: (
-            bench.controller,
-            v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=bench.secrets),
+        lambda env, volume, node: (
+            env.controller,
+            v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=env.secrets),
         ),
     ),
     "create",

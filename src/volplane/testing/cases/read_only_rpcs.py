@@ -1,6 +1,6 @@
-"""What a driver is only asked: each question twice, at once, too briefly, and into a dying process.
+"""Read-only calls: repeated, concurrent, with a short deadline, and into a killed process.
 
-One life has them all. What changes by itself between two answers (room, statistics) is not compared.
+One lifecycle has them all. Values that change by themselves (capacity, statistics) are not compared.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class ReadOnlyCall(Struct, frozen=True):
 
 
 def _read_only_calls(
-    bench: SocketEnv, volume: VolumeUnderTest, target: str, cut: str
+    env: SocketEnv, volume: VolumeUnderTest, target: str, cut: str
 ) -> Iterator[ReadOnlyCall]:
-    """About a published volume and (`cut`) a snapshot of it, as far as the driver promises answers."""
-    controller, node = bench.controller, bench.nodes[0]
+    """The read-only calls that the driver supports, for a published volume and (`cut`) its snapshot."""
+    controller, node = env.controller, env.nodes[0]
     own: tuple[tuple[str, Message], ...] = (
         ("GetPluginInfo", v1.GetPluginInfoRequest()),
         ("GetPluginCapabilities", v1.GetPluginCapabilitiesRequest()),
@@ -45,7 +45,7 @@ def _read_only_calls(
     )
     for method, request in own:
         yield ReadOnlyCall(node, method, request)
-    if bench.capabilities.has("stats"):
+    if env.capabilities.has("stats"):
         stats = v1.NodeGetVolumeStatsRequest(
             volume_id=volume.id, volume_path=target, staging_target_path=volume.staging(node)
         )
@@ -54,46 +54,46 @@ def _read_only_calls(
         volume_id=volume.id,
         volume_context=volume.made.volume_context,
         volume_capabilities=[volume.capability],
-        parameters=bench.parameters,
-        secrets=bench.secrets,
+        parameters=env.parameters,
+        secrets=env.secrets,
     )
     for need, method, asked in (
         ("controller", "ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest()),
         ("create", "ValidateVolumeCapabilities", validate),
         ("list", "ListVolumes", v1.ListVolumesRequest()),
         ("get", "ControllerGetVolume", v1.ControllerGetVolumeRequest(volume_id=volume.id)),
-        ("capacity", "GetCapacity", v1.GetCapacityRequest(parameters=bench.parameters)),
-        ("list-snapshots", "ListSnapshots", v1.ListSnapshotsRequest(secrets=bench.secrets)),
+        ("capacity", "GetCapacity", v1.GetCapacityRequest(parameters=env.parameters)),
+        ("list-snapshots", "ListSnapshots", v1.ListSnapshotsRequest(secrets=env.secrets)),
         ("group-snapshot", "GroupControllerGetCapabilities", v1.GroupControllerGetCapabilitiesRequest()),
     ):
-        if bench.capabilities.has(need):
+        if env.capabilities.has(need):
             yield ReadOnlyCall(controller, method, asked)
-    if cut and bench.capabilities.has("get-snapshot"):
-        wanted = v1.GetSnapshotRequest(snapshot_id=cut, secrets=bench.secrets)
+    if cut and env.capabilities.has("get-snapshot"):
+        wanted = v1.GetSnapshotRequest(snapshot_id=cut, secrets=env.secrets)
         yield ReadOnlyCall(controller, "GetSnapshot", wanted)
 
 
 async def _disturb_each(
-    bench: SocketEnv, questions: list[ReadOnlyCall], disturb: Callable[[SocketEnv], CallWrapper]
+    env: SocketEnv, questions: list[ReadOnlyCall], disturb: Callable[[SocketEnv], CallWrapper]
 ) -> None:
     for one in questions:
-        await disturb(bench)(one.remote, one.method, one.request)
+        await disturb(env)(one.remote, one.method, one.request)
 
 
-async def _kill_during(bench: SocketEnv, questions: list[ReadOnlyCall]) -> None:
-    """All are under way when the driver dies."""
+async def _kill_during(env: SocketEnv, questions: list[ReadOnlyCall]) -> None:
+    """Kill the driver while all calls are in flight."""
     asked = [asyncio.ensure_future(one.call()) for one in questions]
-    await asyncio.wait(asked, timeout=bench.random.uniform(0.0, 0.03))
-    await asyncio.gather(*(instance.kill() for instance in bench.instances))
+    await asyncio.wait(asked, timeout=env.random.uniform(0.0, 0.03))
+    await asyncio.gather(*(instance.kill() for instance in env.instances))
     first = await asyncio.gather(*asked, return_exceptions=True)
-    await asyncio.gather(*(instance.start() for instance in bench.instances))
+    await asyncio.gather(*(instance.start() for instance in env.instances))
     await _expect_same_answers(questions, first, "repeated after the driver was killed during it")
 
 
-async def _kill_after(bench: SocketEnv, questions: list[ReadOnlyCall]) -> None:
+async def _kill_after(env: SocketEnv, questions: list[ReadOnlyCall]) -> None:
     first = [await one.call() for one in questions]
-    await asyncio.gather(*(instance.restart() for instance in bench.instances))
-    await _expect_same_answers(questions, first, "repeated after the driver was killed and started")
+    await asyncio.gather(*(instance.restart() for instance in env.instances))
+    await _expect_same_answers(questions, first, "repeated after the driver was killed and restarted")
 
 
 async def _expect_same_answers(questions: list[ReadOnlyCall], first: list[Any], when: str) -> None:
@@ -104,16 +104,16 @@ async def _expect_same_answers(questions: list[ReadOnlyCall], first: list[Any], 
 
 
 def _read_only_with(disturb: Callable[[SocketEnv, list[ReadOnlyCall]], Awaitable[None]]) -> CaseBody:
-    async def body(bench: SocketEnv) -> None:
-        node = bench.nodes[0]
-        volume = await bench.create_and_publish()
-        cut = (await snapshot(bench, volume)).snapshot_id if bench.capabilities.has("snapshot") else ""
+    async def body(env: SocketEnv) -> None:
+        node = env.nodes[0]
+        volume = await env.create_and_publish()
+        cut = (await snapshot(env, volume)).snapshot_id if env.capabilities.has("snapshot") else ""
         target = volume.target(node)
-        data = bench.random_data()
+        data = env.random_data()
         await volume.write(target, data)
-        questions = list(_read_only_calls(bench, volume, target, cut))
-        await disturb(bench, questions)
-        await bench.expect_data(volume, target, data, "after the driver was asked about it")
+        questions = list(_read_only_calls(env, volume, target, cut))
+        await disturb(env, questions)
+        await env.expect_data(volume, target, data, "after read-only calls")
 
     return body
 
@@ -121,37 +121,35 @@ def _read_only_with(disturb: Callable[[SocketEnv, list[ReadOnlyCall]], Awaitable
 case.add(
     "twice/questions",
     "RPC Interface",
-    "What a driver is asked a second time it answers as before.",
-    _read_only_with(lambda bench, questions: _disturb_each(bench, questions, faults.call_twice)),
+    "A repeated read-only call returns the same answer.",
+    _read_only_with(lambda env, questions: _disturb_each(env, questions, faults.call_twice)),
     "create",
 )
 case.add(
     "at once/questions",
     "Concurrency",
-    "A question that is asked several times at once is answered each time, and alike.",
-    _read_only_with(lambda bench, questions: _disturb_each(bench, questions, faults.call_concurrently)),
+    "Concurrent read-only calls return the same answer.",
+    _read_only_with(lambda env, questions: _disturb_each(env, questions, faults.call_concurrently)),
     "create",
 )
 case.add(
     "given up/questions",
     "Timeouts",
-    "A question that was given up is answered when it is asked again.",
-    _read_only_with(
-        lambda bench, questions: _disturb_each(bench, questions, faults.call_with_short_deadline)
-    ),
+    "A read-only call succeeds after a passed deadline.",
+    _read_only_with(lambda env, questions: _disturb_each(env, questions, faults.call_with_short_deadline)),
     "create",
 )
 case.add(
     "killed during/questions",
     "Supervised Lifecycle Management",
-    "A driver that is killed while it is asked, and started again, answers.",
+    "A driver that is killed during read-only calls and restarted answers them.",
     _read_only_with(_kill_during),
     "create",
 )
 case.add(
     "killed after/questions",
     "Supervised Lifecycle Management",
-    "What a driver has answered it answers again when it was killed and started since.",
+    "Read-only calls return the same answer after a kill and restart of the driver.",
     _read_only_with(_kill_after),
     "create",
 )

@@ -1,4 +1,4 @@
-"""One volume at two nodes at the same time, where its access mode is made for that."""
+"""Volumes that are used on two nodes at the same time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SHARED_BLOCK = convert.capability(Mode.MULTI_NODE_MULTI_WRITER, block=True)
 @case(
     "share/two nodes write",
     "CreateVolume",
-    "A volume for many writers (MULTI_NODE_MULTI_WRITER) is at two nodes at once, and each finds what the"
+    "A volume with MULTI_NODE_MULTI_WRITER is used on two nodes at once, and each reads what the"
     " other has written; it stays at the one when it leaves the other.",
     "create",
     "nodes",
 )
-async def writers(bench: SocketEnv) -> None:
-    volume = await bench.create(capability=SHARED)
-    first, second = bench.nodes[0], bench.require_second_node(volume)
+async def writers(env: SocketEnv) -> None:
+    volume = await env.create(capability=SHARED)
+    first, second = env.nodes[0], env.require_second_node(volume)
     here, there = await volume.attach_stage_publish(first), await volume.attach_stage_publish(second)
     for path, other, who in ((here, there, first.id), (there, here, second.id)):
-        written = bench.random_data()
+        written = env.random_data()
         await volume.write(path, written, name=who)
         found = await volume.read(other, name=who)
         require(
@@ -41,40 +41,40 @@ async def writers(bench: SocketEnv) -> None:
 @case(
     "share/two nodes write to a device",
     "CreateVolume",
-    "A raw device for many writers is at two nodes at once, and is the same at both.",
+    "A raw device with MULTI_NODE_MULTI_WRITER has the same data on two nodes.",
     "create",
     "nodes",
 )
-async def devices(bench: SocketEnv) -> None:
-    volume = await bench.create(capability=SHARED_BLOCK)
-    first, second = bench.nodes[0], bench.require_second_node(volume)
+async def devices(env: SocketEnv) -> None:
+    volume = await env.create(capability=SHARED_BLOCK)
+    first, second = env.nodes[0], env.require_second_node(volume)
     here, there = await volume.attach_stage_publish(first), await volume.attach_stage_publish(second)
-    written = bench.random_data()
+    written = env.random_data()
     await volume.write(here, written)
-    await bench.expect_data(volume, there, written, f"on the device at {second.id}, written at {first.id}")
+    await env.expect_data(volume, there, written, f"on the device at {second.id}, written at {first.id}")
 
 
 @case(
     "share/two nodes read",
     "CreateVolume",
-    "A volume for many readers (MULTI_NODE_READER_ONLY) that is made from another is read at two nodes.",
+    "A clone with MULTI_NODE_READER_ONLY can be read on two nodes.",
     "create",
     "nodes",
 )
-async def readers(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def readers(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     await volume.unpublish_unstage_detach(node)
-    copy = await bench.create(capability=READERS, source=await _source(bench, volume))
-    for one in (node, bench.require_second_node(copy)):
-        await copy.attach(one, readonly=bench.capabilities.has("attach-readonly"))
+    copy = await env.create(capability=READERS, source=await _source(env, volume))
+    for one in (node, env.require_second_node(copy)):
+        await copy.attach(one, readonly=env.capabilities.has("attach-readonly"))
         await copy.stage(one)
         path = await copy.publish(one, readonly=True)
-        await bench.expect_data(copy, path, written, f"at {one.id}, one of two that read it")
+        await env.expect_data(copy, path, written, f"on {one.id}, one of two readers")
 
 
-async def _source(bench: SocketEnv, volume: VolumeUnderTest) -> v1.VolumeContentSource:
-    if bench.capabilities.has("snapshot"):
-        return snapshot_source(await snapshot(bench, volume))
-    if bench.capabilities.has("clone"):
+async def _source(env: SocketEnv, volume: VolumeUnderTest) -> v1.VolumeContentSource:
+    if env.capabilities.has("snapshot"):
+        return snapshot_source(await snapshot(env, volume))
+    if env.capabilities.has("clone"):
         return v1.VolumeContentSource(volume={"volume_id": volume.id})
     raise NotSupported("it makes no volume from another, and an empty one has nothing to read")

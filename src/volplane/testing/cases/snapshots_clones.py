@@ -1,10 +1,11 @@
-"""Snapshots and clones: one moment of a volume, and independent of it from then on."""
+"""Snapshots and clones: the data of one point in time, independent of the source."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
+from volplane.base.backoff import Backoff, Failures
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.case import CaseTable, require
@@ -14,43 +15,43 @@ from volplane.testing.volume import VolumeUnderTest
 case = CaseTable()
 
 READY = 120.0  # seconds until a snapshot must be ready to use
+POLL = Backoff(0.05, 2.0)  # between looks at a snapshot that is not ready to use
 
 
-def snapshot_request(bench: SocketEnv, volume: VolumeUnderTest, name: str = "") -> v1.CreateSnapshotRequest:
+def snapshot_request(env: SocketEnv, volume: VolumeUnderTest, name: str = "") -> v1.CreateSnapshotRequest:
     return v1.CreateSnapshotRequest(
-        source_volume_id=volume.id, name=name or bench.new_name("snapshot"), secrets=bench.secrets
+        source_volume_id=volume.id, name=name or env.new_name("snapshot"), secrets=env.secrets
     )
 
 
-async def snapshot(bench: SocketEnv, volume: VolumeUnderTest) -> v1.Snapshot:
-    """Cut, and ready to be restored."""
-    request = snapshot_request(bench, volume)
-    made: v1.Snapshot = (await bench.controller.call("CreateSnapshot", request)).snapshot
-    bench.snapshots.append(made.snapshot_id)
-    require(made.snapshot_id, "CreateSnapshot is OK and names no snapshot", section="CreateSnapshot")
+async def snapshot(env: SocketEnv, volume: VolumeUnderTest) -> v1.Snapshot:
+    """Create a snapshot, and wait until it is ready."""
+    request = snapshot_request(env, volume)
+    made: v1.Snapshot = (await env.controller.call("CreateSnapshot", request)).snapshot
+    env.snapshots.append(made.snapshot_id)
+    require(made.snapshot_id, "CreateSnapshot returned OK without a snapshot id", section="CreateSnapshot")
     require(
         made.source_volume_id == volume.id,
-        f"a snapshot of {volume.id} says that it is one of {made.source_volume_id!r}",
+        f"a snapshot of {volume.id} has the source {made.source_volume_id!r}",
         section="CreateSnapshot",
     )
-    end, pause = time.monotonic() + READY, 0.05
+    end, tries = time.monotonic() + READY, Failures(POLL)
     while not made.ready_to_use:
         require(time.monotonic() < end, f"not ready to use after {READY:g} s", section="CreateSnapshot")
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, 2.0)
-        made = (await bench.controller.call("CreateSnapshot", request)).snapshot
+        await asyncio.sleep(tries.next_delay())
+        made = (await env.controller.call("CreateSnapshot", request)).snapshot
     return made
 
 
-async def list_all_snapshots(bench: SocketEnv, most: int = 0) -> list[str]:
-    """The ids of all snapshots, page by page."""
+async def list_all_snapshots(env: SocketEnv, most: int = 0) -> list[str]:
+    """List the ids of all snapshots, page by page."""
     found: list[str] = []
     token = ""
     while True:
-        request = v1.ListSnapshotsRequest(max_entries=most, starting_token=token, secrets=bench.secrets)
-        reply = await bench.controller.call("ListSnapshots", request)
+        request = v1.ListSnapshotsRequest(max_entries=most, starting_token=token, secrets=env.secrets)
+        reply = await env.controller.call("ListSnapshots", request)
         came = [entry.snapshot.snapshot_id for entry in reply.entries]
-        require(not most or len(came) <= most, f"{most} entries are the most that is asked for, {came} came")
+        require(not most or len(came) <= most, f"max_entries is {most}, got {came} entries")
         found, token = found + came, reply.next_token
         if not token:
             return found
@@ -63,42 +64,40 @@ def snapshot_source(made: v1.Snapshot) -> v1.VolumeContentSource:
 @case(
     "snapshot/one moment",
     "CreateSnapshot",
-    "A snapshot is the volume as it was when it was cut: what is written later is not in it.",
+    "A snapshot has the volume's data of that time: later writes are not in it.",
     "snapshot",
     "create",
 )
-async def one_moment(bench: SocketEnv) -> None:
-    volume, node = await bench.create_and_publish(), bench.nodes[0]
-    before, after = bench.random_data(), bench.random_data()
+async def one_moment(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
+    before, after = env.random_data(), env.random_data()
     await volume.write(volume.target(node), before)
-    made = await snapshot(bench, volume)
+    made = await snapshot(env, volume)
     await volume.write(volume.target(node), after)
     await volume.unpublish_unstage_detach(node)
-    restored = await bench.create_and_publish(source=snapshot_source(made))
-    await bench.expect_data(restored, restored.target(node), before, "in a volume restored from the snapshot")
+    restored = await env.create_and_publish(source=snapshot_source(made))
+    await env.expect_data(restored, restored.target(node), before, "in a volume restored from the snapshot")
     await volume.attach_stage_publish(node)
-    await bench.expect_data(volume, volume.target(node), after, "in the volume itself")
+    await env.expect_data(volume, volume.target(node), after, "in the volume itself")
 
 
 @case(
     "snapshot/restored volume is its own",
     "CreateVolume",
-    "A restored volume says what it was made from, and writing to it changes neither snapshot nor source.",
+    "A restored volume reports its source, and writing to it changes neither snapshot nor source.",
     "snapshot",
     "create",
 )
-async def restored_volume_is_independent(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
-    made = await snapshot(bench, volume)
-    first = await bench.create_and_publish(source=snapshot_source(made))
+async def restored_volume_is_independent(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
+    made = await snapshot(env, volume)
+    first = await env.create_and_publish(source=snapshot_source(made))
     said = first.made.content_source.snapshot.snapshot_id
-    require(said == made.snapshot_id, f"it is made from {made.snapshot_id}, and says {said!r}")
-    await first.write(first.target(node), bench.random_data())
-    await bench.expect_data(
-        volume, volume.target(node), written, "in the source, when its copy was written to"
-    )
-    second = await bench.create_and_publish(source=snapshot_source(made))
-    await bench.expect_data(second, second.target(node), written, "in a second volume of the snapshot")
+    require(said == made.snapshot_id, f"it was restored from {made.snapshot_id}, and reports {said!r}")
+    await first.write(first.target(node), env.random_data())
+    await env.expect_data(volume, volume.target(node), written, "in the source, when its copy was written to")
+    second = await env.create_and_publish(source=snapshot_source(made))
+    await env.expect_data(second, second.target(node), written, "in a second volume of the snapshot")
 
 
 @case(
@@ -108,108 +107,107 @@ async def restored_volume_is_independent(bench: SocketEnv) -> None:
     "snapshot",
     "create",
 )
-async def used_name(bench: SocketEnv) -> None:
-    first, second = await bench.create(), await bench.create()
-    request = snapshot_request(bench, first)
-    made = (await bench.controller.call("CreateSnapshot", request)).snapshot
-    bench.snapshots.append(made.snapshot_id)
-    other = snapshot_request(bench, second, request.name)
-    await bench.expect_error(
-        (Code.ALREADY_EXISTS,), bench.controller, "CreateSnapshot", other, "with a name of another volume's"
+async def used_name(env: SocketEnv) -> None:
+    first, second = await env.create(), await env.create()
+    request = snapshot_request(env, first)
+    made = (await env.controller.call("CreateSnapshot", request)).snapshot
+    env.snapshots.append(made.snapshot_id)
+    other = snapshot_request(env, second, request.name)
+    await env.expect_error(
+        (Code.ALREADY_EXISTS,), env.controller, "CreateSnapshot", other, "with a name of another volume's"
     )
 
 
 @case(
     "snapshot/two of one volume",
     "CreateSnapshot",
-    "Each snapshot of a volume is its own moment; a second one leaves the first as it is.",
+    "Each snapshot has the data of its own time; a second one does not change the first.",
     "snapshot",
     "create",
 )
-async def two_of_one(bench: SocketEnv) -> None:
-    volume, node = await bench.create_and_publish(), bench.nodes[0]
+async def two_of_one(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
     moments = []
     for _ in range(2):
-        data = bench.random_data()
+        data = env.random_data()
         await volume.write(volume.target(node), data)
-        moments.append((data, await snapshot(bench, volume)))
+        moments.append((data, await snapshot(env, volume)))
     await volume.unpublish_unstage_detach(node)
     for number, (data, made) in enumerate(moments, 1):
-        restored = await bench.create_and_publish(source=snapshot_source(made))
-        await bench.expect_data(restored, restored.target(node), data, f"in snapshot {number} of 2")
+        restored = await env.create_and_publish(source=snapshot_source(made))
+        await env.expect_data(restored, restored.target(node), data, f"in snapshot {number} of 2")
 
 
-@case("snapshot/delete unknown", "DeleteSnapshot", "What is not there is deleted: OK.", "snapshot")
-async def delete_unknown(bench: SocketEnv) -> None:
-    request = v1.DeleteSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
-    await bench.controller.call("DeleteSnapshot", request)
+@case("snapshot/delete unknown", "DeleteSnapshot", "Deleting what does not exist is OK.", "snapshot")
+async def delete_unknown(env: SocketEnv) -> None:
+    request = v1.DeleteSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=env.secrets)
+    await env.controller.call("DeleteSnapshot", request)
 
 
 @case(
     "snapshot/outlives its volume",
     "DeleteVolume Errors",
-    "Independent snapshots outlive their volume; with others the volume cannot be deleted:"
-    " FAILED_PRECONDITION.",
+    "Snapshots survive their volume, or the volume cannot be deleted: FAILED_PRECONDITION.",
     "snapshot",
     "create",
 )
-async def snapshot_outlives_volume(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def snapshot_outlives_volume(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     await volume.unpublish_unstage_detach(node)
-    made = await snapshot(bench, volume)
+    made = await snapshot(env, volume)
     try:
         await volume.delete()
     except CallError as error:
         require(error.code is Code.FAILED_PRECONDITION, f"DeleteVolume with a snapshot: {error}")
-        await bench.controller.call_until_settled(
-            "DeleteSnapshot", v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
+        await env.controller.call_until_settled(
+            "DeleteSnapshot", v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=env.secrets)
         )
         return
-    restored = await bench.create_and_publish(source=snapshot_source(made))
-    await bench.expect_data(restored, restored.target(node), written, "from a snapshot whose volume is gone")
+    restored = await env.create_and_publish(source=snapshot_source(made))
+    await env.expect_data(restored, restored.target(node), written, "from a snapshot whose volume is gone")
 
 
 @case(
     "snapshot/list",
     "ListSnapshots",
-    "A snapshot is found by its id and by its volume's; one that does not exist is an empty answer.",
+    "A snapshot is listed by its id and by its volume's; for an unknown id the list is empty.",
     "snapshot",
     "list-snapshots",
     "create",
 )
-async def lists(bench: SocketEnv) -> None:
-    volume = await bench.create()
-    made = await snapshot(bench, volume)
+async def lists(env: SocketEnv) -> None:
+    volume = await env.create()
+    made = await snapshot(env, volume)
     for request in (
-        v1.ListSnapshotsRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets),
-        v1.ListSnapshotsRequest(source_volume_id=volume.id, secrets=bench.secrets),
+        v1.ListSnapshotsRequest(snapshot_id=made.snapshot_id, secrets=env.secrets),
+        v1.ListSnapshotsRequest(source_volume_id=volume.id, secrets=env.secrets),
     ):
-        reply = await bench.controller.call("ListSnapshots", request)
+        reply = await env.controller.call("ListSnapshots", request)
         ids = [entry.snapshot.snapshot_id for entry in reply.entries]
-        require(ids == [made.snapshot_id], f"there is {made.snapshot_id}, listed is {ids}")
-    unknown = v1.ListSnapshotsRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
-    reply = await bench.controller.call("ListSnapshots", unknown)
-    require(not reply.entries, f"of an unknown snapshot {len(reply.entries)} are listed")
+        require(ids == [made.snapshot_id], f"{made.snapshot_id} exists, listed are {ids}")
+    unknown = v1.ListSnapshotsRequest(snapshot_id="volplane-no-such-snapshot", secrets=env.secrets)
+    reply = await env.controller.call("ListSnapshots", unknown)
+    require(not reply.entries, f"{len(reply.entries)} entries are listed for an unknown snapshot")
 
 
 @case(
     "clone/data",
     "CreateVolume",
-    "A clone has the data of its source, says what it was made from, and is independent of it.",
+    "A clone has the data of its source, reports it, and is independent of it.",
     "clone",
     "create",
 )
-async def clone(bench: SocketEnv) -> None:
-    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+async def clone(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(), env.nodes[0]
     await volume.unpublish_unstage_detach(node)
     source = v1.VolumeContentSource(volume={"volume_id": volume.id})
-    copy = await bench.create_and_publish(source=source)
+    copy = await env.create_and_publish(source=source)
     said = copy.made.content_source.volume.volume_id
-    require(said == volume.id, f"it is made from {volume.id}, and says {said!r}")
-    await bench.expect_data(copy, copy.target(node), written, "in the clone")
-    await copy.write(copy.target(node), bench.random_data())
+    require(said == volume.id, f"it was cloned from {volume.id}, and reports {said!r}")
+    await env.expect_data(copy, copy.target(node), written, "in the clone")
+    await copy.write(copy.target(node), env.random_data())
     await volume.attach_stage_publish(node)
-    await bench.expect_data(
+    await env.expect_data(
         volume, volume.target(node), written, "in the source, after the clone was written to"
     )
 
@@ -221,9 +219,9 @@ async def clone(bench: SocketEnv) -> None:
     "clone",
     "create",
 )
-async def clone_unknown(bench: SocketEnv) -> None:
+async def clone_unknown(env: SocketEnv) -> None:
     source = v1.VolumeContentSource(volume={"volume_id": "volplane-no-such-volume"})
-    request = bench.create_request(bench.new_name(), source=source)
-    await bench.expect_error(
-        (Code.NOT_FOUND,), bench.controller, "CreateVolume", request, "from an unknown volume"
+    request = env.create_request(env.new_name(), source=source)
+    await env.expect_error(
+        (Code.NOT_FOUND,), env.controller, "CreateVolume", request, "from an unknown volume"
     )

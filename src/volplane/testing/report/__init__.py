@@ -1,4 +1,4 @@
-"""A run as a whole, and how it is shown: on the terminal, to machines, and as a page for people."""
+"""The results of a run. The modules here render them: terminal, JSON and JUnit, HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volplane.testing.runner import CaseResult, CaseVerdict
 
 
 def is_cleaning(result: CaseResult, call: CsiCall) -> bool:
-    """It was made when the case had its verdict, to remove what the case had made."""
+    """Whether the call was made after the verdict, to clean up."""
     return 0 < result.verdict_at < call.start
 
 
@@ -21,28 +21,28 @@ class DriverTestRun(Struct):
     version: str
     capabilities: list[str]
     seed: int
-    command: list[str]  # the verb with what says which driver, without what says which cases
+    command: list[str]  # the command line with the driver's options, without the selection of cases
     seconds: float = 0.0
     nodes: list[str] = []
     results: list[CaseResult] = []
-    started: str = ""  # when, as Kubernetes writes it
-    complete: bool = False  # nothing has broken it off
+    started: str = ""  # timestamp as in Kubernetes
+    complete: bool = False  # not interrupted
 
     @property
     def failed_results(self) -> list[CaseResult]:
         return [r for r in self.results if r.verdict is CaseVerdict.FAILED]
 
     def replay(self, result: CaseResult) -> str:
-        """The one command that runs just this case, as it was."""
-        # The other program is run as a whole.
+        """The command that runs only this case, with the same random numbers."""
+        # csi-sanity always runs completely.
         name = "sanity/" if result.name.startswith("sanity/") else f"{result.name}$"
         pattern = "^" + name.replace(".", r"\.")
-        # What is random differs between rounds.
+        # Each round has other random numbers.
         rounds = ["--repeat", str(result.round)] if result.round > 1 else []
         return shlex.join([*self.command, "--focus", pattern, "--seed", str(self.seed), *rounds])
 
     def groups(self) -> dict[str, list[CaseResult]]:
-        """By the first part of the cases' names."""
+        """The results by the first part of the cases' names."""
         found: dict[str, list[CaseResult]] = defaultdict(list)
         for result in self.results:
             found[result.name.partition("/")[0]].append(result)

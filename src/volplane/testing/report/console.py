@@ -1,4 +1,4 @@
-"""The terminal: a line per case as it ends, a table at the end, and each failure with its command."""
+"""Terminal output: a line per case, then each failure with the command to rerun it, then a table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MARKS = {
     CaseVerdict.FAILED: "[bold red]✗[/bold red]",
     CaseVerdict.SKIPPED: "[dim]-[/dim]",
 }
-LAST = 8  # calls before the verdict
-WIDTH = 110  # where there is no terminal
+LAST = 8  # calls shown before the verdict
+WIDTH = 110  # without a terminal
 
 
 class ProgressDisplay:
-    """On a terminal the last line is the case that runs."""
+    """Prints results as cases end; on a terminal the last line shows the running case."""
 
     def __init__(self, stream: TextIO, *, total: int) -> None:
         self.console = Console(file=stream, highlight=False, soft_wrap=True)
@@ -36,7 +36,7 @@ class ProgressDisplay:
             self._running.start()
 
     def _count(self, number: int) -> str:
-        total = max(self._total, number)  # the other program's cases are counted as they come
+        total = max(self._total, number)  # the number of csi-sanity's specs is not known before
         return f"[dim]{number:>{len(str(total))}}/{total}[/dim]"
 
     def case_ended(self, result: CaseResult) -> None:
@@ -49,7 +49,7 @@ class ProgressDisplay:
         else:
             text += f" [dim]{result.seconds:.2f} s[/dim]"
         if result.repeated:
-            text += f" [dim]({result.repeated} calls made again)[/dim]"
+            text += f" [dim]({result.repeated} calls repeated)[/dim]"
         if result.verdict is CaseVerdict.FAILED:
             text += f"\n      [red]{escape(result.reason)}[/red]"
         self.console.print(text)
@@ -66,13 +66,13 @@ class ProgressDisplay:
     def _failure(self, run: DriverTestRun, result: CaseResult) -> None:
         out = self.console
         out.print(f"[bold red]{escape(result.name)}[/bold red]  {escape(result.section)}")
-        out.print(f"  demanded: {escape(result.demands)}")
+        out.print(f"  required: {escape(result.demands)}")
         out.print(f"  found:    {escape(result.reason)}")
         for call in [call for call in result.calls if not is_cleaning(result, call)][-LAST:]:
             at = call.start - result.began
-            line = f"{at:7.3f} s {call.method} {call.code or 'under way'} in {call.seconds * 1000:.0f} ms"
+            line = f"{at:7.3f} s {call.method} {call.code or 'in flight'} in {call.seconds * 1000:.0f} ms"
             out.print(f"    [dim]{escape(line)} {escape(call.message[:120])}[/dim]")
-        out.print(f"  again:    {escape(run.replay(result))}\n")
+        out.print(f"  rerun:    {escape(run.replay(result))}\n")
 
 
 def table(run: DriverTestRun) -> Table:
@@ -81,11 +81,11 @@ def table(run: DriverTestRun) -> Table:
     for verdict_ in CaseVerdict:
         made.add_column(str(verdict_), justify="right")
     made.add_column("seconds", justify="right")
-    made.add_column("why skipped", overflow="fold")
+    made.add_column("reason for skipping", overflow="fold")
     for name, results in run.groups().items():
         counts = [sum(r.verdict is v for r in results) for v in CaseVerdict]
         reasons = dict.fromkeys(
-            r.reason.removeprefix("not promised: ") for r in results if r.verdict is CaseVerdict.SKIPPED
+            r.reason.removeprefix("not supported: ") for r in results if r.verdict is CaseVerdict.SKIPPED
         )
         cells = [str(c) if c else "[dim]·[/dim]" for c in counts]
         cells[1] = f"[bold red]{cells[1]}[/bold red]" if counts[1] else cells[1]
@@ -99,10 +99,12 @@ def table(run: DriverTestRun) -> Table:
 
 def verdict(run: DriverTestRun) -> str:
     failed = run.count(CaseVerdict.FAILED)
-    told = (
+    counts_text = (
         f"{run.count(CaseVerdict.PASSED)} passed, {failed} failed, {run.count(CaseVerdict.SKIPPED)} skipped"
     )
     color = "green" if run.complete and not failed else "red"
     name = escape(f"{run.driver} {run.version}".strip())
-    early = "" if run.complete else ", and stopped before its end"
-    return f"\n[bold {color}]{told}[/bold {color}] in {run.seconds:.1f} s{early}: {name}, seed {run.seed}"
+    early = "" if run.complete else ", interrupted"
+    return (
+        f"\n[bold {color}]{counts_text}[/bold {color}] in {run.seconds:.1f} s{early}: {name}, seed {run.seed}"
+    )

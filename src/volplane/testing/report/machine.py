@@ -1,4 +1,4 @@
-"""JSON and JUnit: the same results for programs."""
+"""Results as JSON and JUnit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from volplane.csi.call_interceptor import CsiCall
 from volplane.testing.report import DriverTestRun, is_cleaning
 from volplane.testing.runner import CaseResult, CaseVerdict
 
-CONTROL_CHARACTERS = {i: None for i in range(32) if i not in (9, 10, 13)}  # of XML
+CONTROL_CHARACTERS = {i: None for i in range(32) if i not in (9, 10, 13)}  # not allowed in XML
 
 
 def write_json(run: DriverTestRun, path: str | Path) -> None:
@@ -86,7 +86,7 @@ def write_junit(run: DriverTestRun, path: str | Path) -> None:
         suite.append(_testcase(run, result))
     if not run.complete:
         early = ElementTree.SubElement(suite, "testcase", classname=run.driver, name="whole run")
-        ElementTree.SubElement(early, "error", message="stopped before its end")
+        ElementTree.SubElement(early, "error", message="interrupted")
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)

@@ -1,4 +1,4 @@
-"""The run as one page that needs nothing else: no script, no font, no picture from anywhere.
+"""The report as one self-contained HTML page, without scripts, fonts or images.
 
 What failed comes first, each with what is demanded, what was found, the calls on their time line and the
 command that runs it again. Everything else is in tables below, a group of cases each.
@@ -80,17 +80,17 @@ def page(run: DriverTestRun) -> str:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{name}: driver test</title><style>{STYLE}</style></head><body><main>"
         f"<h1>{name}</h1><p class='lead'>{_summary(run)}</p>{_counts(run)}"
-        + (f"<h2>What is wrong</h2>{_contents(run)}{failures}" if failures else "")
-        + f"<h2>All cases</h2>{_cases(run)}<h2>What the driver promises</h2>"
-        f"<p>{', '.join(map(escape, run.capabilities)) or 'nothing'}</p></main></body></html>"
+        + (f"<h2>Failures</h2>{_contents(run)}{failures}" if failures else "")
+        + f"<h2>All cases</h2>{_cases(run)}<h2>Capabilities of the driver</h2>"
+        f"<p>{', '.join(map(escape, run.capabilities)) or 'none'}</p></main></body></html>"
     )
 
 
 def _summary(run: DriverTestRun) -> str:
     nodes = f" on {len(run.nodes)} nodes" if run.nodes else ""
-    early = "" if run.complete else "; <b class='failed'>stopped before its end</b>"
-    told = f"{run.started}: {len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
-    return f"{told.removeprefix(': ')}{early}"
+    early = "" if run.complete else "; <b class='failed'>interrupted</b>"
+    text = f"{run.started}: {len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
+    return f"{text.removeprefix(': ')}{early}"
 
 
 def _counts(run: DriverTestRun) -> str:
@@ -103,7 +103,7 @@ def _counts(run: DriverTestRun) -> str:
 
 
 def _contents(run: DriverTestRun) -> str:
-    """Where there are several."""
+    """A table of contents, if there are several failures."""
     if len(run.failed_results) < 2:
         return ""
     rows = (
@@ -123,7 +123,7 @@ def _shorten(text: str, most: int = 140) -> str:
 
 
 def _section(section: str) -> str:
-    """One of the specification's leads to its heading there."""
+    """A section of the CSI specification is a link to its heading."""
     source, _, heading = section.partition(": ")
     if source != SPEC:
         return escape(section)
@@ -140,9 +140,9 @@ def _failure(run: DriverTestRun, result: CaseResult, number: int) -> str:
     return (
         f"<article id='wrong-{number}'><h3>{_title(result)}</h3>"
         f"<div class='section'>{_section(result.section)}</div><dl>"
-        f"<dt>demanded</dt><dd>{_prose(result.demands)}</dd>"
+        f"<dt>required</dt><dd>{_prose(result.demands)}</dd>"
         f"<dt>found</dt><dd class='found'>{escape(result.reason)}</dd>"
-        f"<dt>again</dt><dd><pre class='again'>{escape(run.replay(result))}</pre></dd></dl>"
+        f"<dt>rerun</dt><dd><pre class='again'>{escape(run.replay(result))}</pre></dd></dl>"
         f"{_calls(result)}{logs}</article>"
     )
 
@@ -154,11 +154,9 @@ def _calls(result: CaseResult) -> str:
     done = [_call(call, result.began, whole) for call in result.calls if not is_cleaning(result, call)]
     more = [_call(call, result.began, whole) for call in result.calls if is_cleaning(result, call)]
     if more:
-        done.append(
-            "<tr><td colspan='5' class='skipped'>From here on, what the case has made is removed.</td></tr>"
-        )
+        done.append("<tr><td colspan='5' class='skipped'>Cleanup after the case.</td></tr>")
     rows = "".join([*done, *more])
-    head = "<tr><th>at</th><th>took</th><th>call</th><th>answer</th><th class='time'>time line</th></tr>"
+    head = "<tr><th>at</th><th>took</th><th>call</th><th>answer</th><th class='time'>timeline</th></tr>"
     return f"<table>{head}{rows}</table>"
 
 
@@ -166,7 +164,7 @@ def _call(call: CsiCall, began: float, whole: float) -> str:
     at = call.start - began
     left, width = 100 * at / whole, 100 * call.seconds / whole
     bad = "" if call.code == "OK" else " class='bad'"
-    answer = escape(call.code or "under way")
+    answer = escape(call.code or "in flight")
     answer += f"<div class='message'>{escape(call.message)}</div>" if call.message else ""
     note = f" <em>{escape(call.note)}</em>" if call.note else ""
     words = f"{_one_field_per_line(call.request)}\n→ {_one_field_per_line(call.response or call.message)}"
@@ -183,7 +181,7 @@ def _call(call: CsiCall, began: float, whole: float) -> str:
 
 
 def _one_field_per_line(text: str) -> str:
-    """A message over as many lines as it has fields; words as they are."""
+    """A message with one field per line; other text unchanged."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except ValueError:
@@ -191,7 +189,7 @@ def _one_field_per_line(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Our own words, in which names of fields stand between backticks."""
+    """Text of ours with names of fields in backticks."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
@@ -208,18 +206,18 @@ def _cases(run: DriverTestRun) -> str:
 
 
 def _group(name: str, results: list[CaseResult]) -> str:
-    """Open if something in it has failed."""
+    """A group of cases; open if one has failed."""
     counts = [
         (sum(r.verdict is v for r in results), v)
         for v in (CaseVerdict.FAILED, CaseVerdict.PASSED, CaseVerdict.SKIPPED)
     ]
-    told = ", ".join(
+    text = ", ".join(
         f"<b class='{v}'>{n} {v}</b>" if v is CaseVerdict.FAILED else f"{n} {v}" for n, v in counts if n
     )
-    head = "<tr><th>case</th><th>verdict</th><th>seconds</th><th>holds the driver to</th></tr>"
+    head = "<tr><th>case</th><th>verdict</th><th>seconds</th><th>section</th></tr>"
     return (
         f"<details class='group'{' open' * bool(counts[0][0])}><summary>{escape(name)}"
-        f"<span>{told} in {sum(r.seconds for r in results):.1f} s</span></summary>"
+        f"<span>{text} in {sum(r.seconds for r in results):.1f} s</span></summary>"
         f"<table>{head}{''.join(map(_row, results))}</table></details>"
     )
 

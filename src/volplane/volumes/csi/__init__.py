@@ -1,4 +1,8 @@
-"""CSI volumes: `plugin` and `block` call, `drivers` says who is there, `request` and `data` are the forms."""
+"""CSI volumes.
+
+`plugin` and `block` call drivers, `drivers` holds the registered ones, `request` builds messages, `vol_data`
+reads and writes vol_data.json.
+"""
 
 from volplane.volumes.csi.block import CsiBlockPlugin
 from volplane.volumes.csi.drivers import RegisteredDriver, RegisteredDrivers

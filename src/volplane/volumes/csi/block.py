@@ -1,11 +1,10 @@
-"""CSI volumes as raw devices: the driver publishes a device node, and each pod gets its own way to it.
+"""CSI block volumes: the driver publishes a device node, and each pod gets a link to it.
 
-The node binds the driver's device to a file of the pod (the *global map*), and holds that file open with a
-loop device, so that the disk cannot be taken away and its name given to another while a container has it. The
-file is made, empty, before the driver is called: it is what a later life finds when the call was interrupted.
+The node bind-mounts the driver's device onto a file of the pod (the *global map*) and keeps that file open
+with a loop device, so that the disk cannot be detached and its name reused while a container has it. The file
+is created before the driver is called: after a restart it shows that a call may have been interrupted.
 
-A pod whose claim is read-only gets a read-only loop device in place of the disk: a device node has no other
-way of refusing writes.
+A pod whose claim is read-only gets a read-only loop device: a device node itself cannot refuse writes.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ DIRECTORY = "volumeDevices"
 
 
 class _BlockPaths(Struct, frozen=True):
-    """One pod's block volume on this machine."""
+    """The paths of one pod's block volume on this machine."""
 
-    target: str  # what the driver makes
-    map: str  # where the device is bound to
-    link: str  # what the container is given
+    target: str  # created by the driver
+    map: str  # where the device is bind-mounted
+    link: str  # what the container gets
 
 
 class CsiBlockPlugin(CsiPlugin):
@@ -68,7 +67,7 @@ class CsiBlockPlugin(CsiPlugin):
             self.real(paths.block_link(pod, name)),
         )
 
-    # --- up
+    # --- mount
 
     async def stage(self, spec: PodVolumeSpec) -> None:
         message, driver = await self.stage_request(spec)
@@ -87,7 +86,7 @@ class CsiBlockPlugin(CsiPlugin):
             if await self.context.host.call(_holds_anything, staging, mapped):
                 raise UncertainProgressError(
                     str(call.final_error)
-                )  # since an earlier life: it is still to be undone
+                )  # mounted before a restart: it has to be unmounted
             await self.run_in_thread(_remove_device, metadata, staging)
             raise VolumeOperationError(str(call.final_error))
 
@@ -104,40 +103,40 @@ class CsiBlockPlugin(CsiPlugin):
         try:
             await self.run_in_thread(_map, maps, readonly=spec.readonly)
         except OSError as error:
-            raise UncertainProgressError(f"the device cannot be given to the pod: {error}") from error
+            raise UncertainProgressError(f"cannot map the device for the pod: {error}") from error
 
     def success_messages(self, spec: PodVolumeSpec) -> list[str]:
         where = os.path.dirname(self.context.paths.block_map(spec.pod.uid, spec.name))
         link = os.path.dirname(self.context.paths.block_link(spec.pod.uid, spec.name))
         return [f'globalMapPath "{where}"', f'volumeMapPath "{link}"']
 
-    # --- and back
+    # --- unmount
 
-    async def unpublish(self, place: PodVolumeRef) -> None:
-        metadata = self.real(self.context.paths.block_data(place.name))
-        maps = self._maps(place.pod, place.name)
+    async def unpublish(self, ref: PodVolumeRef) -> None:
+        metadata = self.real(self.context.paths.block_data(ref.name))
+        maps = self._maps(ref.pod, ref.name)
         known = await self.context.host.call(vol_data.read, metadata)
         try:
             await self.run_in_thread(_unmap, maps)
         except OSError as error:
-            raise UncertainProgressError(f"the device is still in use: {error}") from error
+            raise UncertainProgressError(f"device is still in use: {error}") from error
         if known is not None:
-            target = self.context.paths.block_target(place.pod, place.name)
+            target = self.context.paths.block_target(ref.pod, ref.name)
             message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
-            await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, place.owner)
+            await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, ref.owner)
         await self.run_in_thread(_remove_map_file, maps)
 
     async def unstage(self, device: StagedVolumeRef) -> None:
-        driver, handle = split_unique_name(device.unique)
+        driver, handle = split_unique_name(device.unique_name)
         paths = self.context.paths
         metadata, staging = paths.block_data(device.name), paths.block_staging(device.name)
-        self.forget_attachment(device.unique)
+        self.forget_attachment(device.unique_name)
         left = await self.context.host.call(
             _list_directory, self.real(os.path.dirname(paths.block_map("", device.name)))
         )
         if left:
             raise UncertainProgressError(
-                f'the device "{device.unique}" is still referenced from other Pods [{" ".join(left)}]'
+                f'the device "{device.unique_name}" is still referenced from other Pods [{" ".join(left)}]'
             )
         known = await self.context.host.call(vol_data.read, self.real(metadata))
         if known is not None and await self.context.host.call(os.path.isdir, self.real(staging)):
@@ -173,7 +172,7 @@ class CsiBlockPlugin(CsiPlugin):
         return found
 
 
-# --- on the host's threads
+# --- blocking, called in threads
 
 
 def _create_map_file(maps: _BlockPaths) -> None:
@@ -184,7 +183,7 @@ def _create_map_file(maps: _BlockPaths) -> None:
 
 
 def _remove_map_file(maps: _BlockPaths) -> None:
-    """The driver has let go. Never through a mount."""
+    """After NodeUnpublishVolume. Never through a mount."""
     for path in (maps.map, maps.target):
         if mounts.is_mount(path):
             raise UncertainProgressError(f"{path} is still a mount point")
@@ -195,12 +194,12 @@ def _remove_map_file(maps: _BlockPaths) -> None:
 
 
 def _map(maps: _BlockPaths, *, readonly: bool) -> None:
-    device = os.path.realpath(maps.target)  # a driver may publish a link as well as a bind mount
+    device = os.path.realpath(maps.target)  # a driver may publish a symlink or a bind mount
     wanted = _number(device)
     if wanted is None:
         raise OSError(f"{device} is not a block device")
     if mounts.is_mount(maps.map) and _number(maps.map) != wanted:
-        _release(maps.map)  # of an earlier attachment: the disk behind that name is another one by now
+        _release(maps.map)  # of an earlier attachment: the name may be another disk's by now
     if not mounts.is_mount(maps.map):
         mounts.bind(device, maps.map, readonly=False, recursive=False)
     pinned = devices.loop_attach(maps.map, readonly=readonly)
@@ -241,7 +240,7 @@ def _release(path: str) -> None:
 
 
 def _remove_device(metadata: str, staging: str) -> None:
-    """After the last pod has left; never recursive, never through a mount."""
+    """After NodeUnstageVolume. Never recursive, never through a mount."""
     if mounts.is_mount(staging):
         raise UncertainProgressError(f"{staging} is still a mount point")
     directory = os.path.dirname(os.path.dirname(metadata))
@@ -262,7 +261,7 @@ def _list_directory(path: str) -> list[str]:
 
 
 def _scan(directory: str, pods: str) -> list[tuple[str, str]]:
-    """(pod, volume) of every trace that a pod's block volume leaves."""
+    """(pod, volume) of everything on disk that belongs to a pod's block volume."""
     found = {
         (uid, name): None
         for name in _list_directory(directory)

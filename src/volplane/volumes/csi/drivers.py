@@ -1,7 +1,7 @@
-"""The CSI drivers registered on this node.
+"""The CSI drivers that are registered on this node.
 
-Registration and its rules are the node's; volumes only look drivers up. A driver's capabilities are asked
-once per registration: a driver that comes back with others registers anew.
+The plugin watcher registers them; volumes look them up. A driver's capabilities are read once per
+registration: a driver whose capabilities change registers again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from volplane.volumes.base import TransientOperationError
 
 Rpc = v1.NodeServiceCapability.RPC
 
-TIMEOUT = 120.0  # for all calls of one stage or publish step
-DIAL_TIMEOUT = 1.0  # seconds in which a driver that is there takes a connection
+TIMEOUT = 120.0  # seconds for each RPC
+DIAL_TIMEOUT = 1.0  # seconds
 REACHABLE_AFTER_ANSWER = 5.0
 
 
@@ -49,7 +49,7 @@ class RegisteredDriver:
         return reply
 
     async def is_reachable(self) -> bool:
-        """Whether somebody listens: asked before anything is made, unless it has answered a moment ago."""
+        """Whether the driver accepts connections. Not checked again soon after an answer."""
         if clock.now() - self._answered < REACHABLE_AFTER_ANSWER:
             return True
         try:
@@ -91,5 +91,5 @@ class RegisteredDrivers:
         return self._drivers.pop(name, None)
 
     def on_added(self, listener: Callable[[str], None]) -> None:
-        """Volumes that waited for a driver go on as soon as it is there."""
+        """Call the listener with the name of each driver that registers."""
         self._listeners.append(listener)

@@ -1,8 +1,8 @@
-"""CSI on a node: stage once, publish per pod, and the same backwards.
+"""The CSI volume plugin: stage once per node, publish once per pod, and the reverse.
 
-The metadata is written before each call and removed only after the opposite call has succeeded, so that no
-crash leaves a mount that nobody knows of. After an uncertain answer everything stays where it is; after a
-final refusal nothing does.
+vol_data.json is written before each RPC and removed only after the opposite RPC has succeeded, so that no
+crash leaves a mount that is not recorded. After an uncertain error all files stay; after a final error they
+are removed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from volplane.host import files, mounts
 from volplane.rules import selinux
 from volplane.volumes.base import (
     NodeContext,
+    NotAttachedError,
     PodVolumeRef,
     PodVolumeSpec,
     StagedVolumeRef,
@@ -41,12 +42,8 @@ from volplane.volumes.csi.rpc_outcome import expansion_error, node_rpc
 from volplane.volumes.projected import DEFAULT_TOKEN_LIFETIME, ServiceAccountTokens
 
 ATTACHMENT_REUSE = (
-    2.0  # seconds in which an attachment that was read for staging also serves the publish after it
+    2.0  # seconds for which a VolumeAttachment read for staging also serves the publish after it
 )
-
-
-class NotAttachedError(TransientOperationError):
-    """The attachment does not (or no longer) allow the mount; said as WaitForAttach."""
 
 
 class CsiPlugin(VolumePlugin):
@@ -55,15 +52,15 @@ class CsiPlugin(VolumePlugin):
 
     def __init__(
         self,
-        site: NodeContext,
+        context: NodeContext,
         drivers: RegisteredDrivers,
         objects: Cache[CSIDriver],
         tokens: ServiceAccountTokens | None = None,
     ) -> None:
-        super().__init__(site)
+        super().__init__(context)
         self.drivers, self.objects = drivers, objects
-        self.tokens = tokens or ServiceAccountTokens(site.client, site.token_max_age)
-        self._recent_attachments: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume; good until
+        self.tokens = tokens or ServiceAccountTokens(context.client, context.token_max_age)
+        self._recent_attachments: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume, with its expiry
 
     def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         if volume is None:
@@ -81,8 +78,16 @@ class CsiPlugin(VolumePlugin):
     def needs_attach(self, spec: PodVolumeSpec) -> bool:
         return not request.is_inline(spec) and self.is_attachable(request.driver_of(spec))
 
+    def may_be_attached(self, unique_name: str) -> bool:
+        driver, handle = split_unique_name(unique_name)
+        return bool(handle) and self.is_attachable(driver)
+
+    def may_use_driver(self, unique_name: str, driver: str) -> bool:
+        own, handle = split_unique_name(unique_name)
+        return not handle or own == driver
+
     def is_attachable(self, driver: str) -> bool:
-        """Without a CSIDriver object, attaching is required."""
+        """Without a CSIDriver object, attach is required."""
         found = self.objects.get(driver)
         return found is None or found.spec.attach_required is not False
 
@@ -94,7 +99,7 @@ class CsiPlugin(VolumePlugin):
         return bool(found and found.spec.requires_republish)
 
     async def selinux_label(self, spec: PodVolumeSpec) -> str:
-        """One for all of the volume, where its driver can mount it so and the pod has not declined."""
+        """A label, if the driver supports mounting with one and the pod has not opted out."""
         policy = await self.context.host.selinux()
         if policy is None:
             return ""
@@ -115,7 +120,7 @@ class CsiPlugin(VolumePlugin):
         return self.real(self.volume_path(spec))
 
     def volume_path(self, spec: PodVolumeSpec) -> str:
-        """Where the driver publishes it for this pod."""
+        """The target path of NodePublishVolume for this pod."""
         return self.context.paths.csi_target(spec.pod.uid, spec.name)
 
     def staging_path(self, spec: PodVolumeSpec) -> str:
@@ -141,7 +146,7 @@ class CsiPlugin(VolumePlugin):
             await self._clean_up_refused(call.final_error, metadata, staging)
 
     async def _clean_up_refused(self, refused: CallError, metadata: str, target: str) -> NoReturn:
-        """Nothing of it stays, unless an earlier call, perhaps in an earlier life, has mounted it."""
+        """Remove all files, unless an earlier call, perhaps before a restart, has mounted the volume."""
         try:
             await self.run_in_thread(_clean_up, metadata, target)
         except UncertainProgressError as mounted:
@@ -160,7 +165,7 @@ class CsiPlugin(VolumePlugin):
             self._recent_attachments = {
                 unique: read for unique, read in self._recent_attachments.items() if read[1] > now
             }
-            self._recent_attachments[spec.unique] = attachment, now + ATTACHMENT_REUSE
+            self._recent_attachments[spec.unique_name] = attachment, now + ATTACHMENT_REUSE
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
         if not await driver.supports_staging():
@@ -172,7 +177,9 @@ class CsiPlugin(VolumePlugin):
             volume_id=request.handle_of(spec),
             publish_context=request.publish_context(attachment),
             staging_target_path=self.staging_path(spec),
-            volume_capability=request.capability(spec, capabilities, group=spec.group, label=spec.label),
+            volume_capability=request.capability(
+                spec, capabilities, group=spec.fs_group, label=spec.selinux_label
+            ),
             secrets=await self._secret(secret.name, secret.namespace) if secret else {},
             volume_context=request.volume_attributes(spec),
         )
@@ -203,7 +210,7 @@ class CsiPlugin(VolumePlugin):
     async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
         message, driver = await self.publish_request(spec)
         metadata = self.real(self.context.paths.csi_data(spec.pod.uid, spec.name))
-        # The driver makes the target itself; its parent is ours.
+        # The driver creates the target itself, the kubelet its parent.
         await self.run_in_thread(
             vol_data.prepare, os.path.dirname(metadata), metadata, request.pod_data(spec, self.context.node)
         )
@@ -224,7 +231,7 @@ class CsiPlugin(VolumePlugin):
         request.check_lifecycle(spec, about)
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
-        attachment, until = self._recent_attachments.pop(spec.unique, (None, 0.0))
+        attachment, until = self._recent_attachments.pop(spec.unique_name, (None, 0.0))
         if clock.now() > until:
             attachment = await self._attachment(spec)
         context = request.volume_attributes(spec)
@@ -237,14 +244,16 @@ class CsiPlugin(VolumePlugin):
                 secrets |= held
             else:
                 context |= held
-        # A block volume's staging path is always sent, a file system's only to drivers that stage.
+        # The staging path is always sent for block volumes, otherwise only to drivers that stage.
         staged = request.is_block(spec) or (not request.is_inline(spec) and await driver.supports_staging())
         message = v1.NodePublishVolumeRequest(
             volume_id=request.handle_of(spec),
             publish_context=request.publish_context(attachment),
             staging_target_path=self.staging_path(spec) if staged else "",
             target_path=self.volume_path(spec),
-            volume_capability=request.capability(spec, capabilities, group=spec.group, label=spec.label),
+            volume_capability=request.capability(
+                spec, capabilities, group=spec.fs_group, label=spec.selinux_label
+            ),
             readonly=spec.readonly,
             secrets=secrets,
             volume_context=context,
@@ -263,9 +272,9 @@ class CsiPlugin(VolumePlugin):
     async def _request_tokens(self, pod: Pod, about: CSIDriver) -> dict[str, str]:
         held = []
         for wanted in about.spec.token_requests:
-            life = wanted.expiration_seconds or DEFAULT_TOKEN_LIFETIME
+            lifetime = wanted.expiration_seconds or DEFAULT_TOKEN_LIFETIME
             try:
-                token = await self.tokens.get(pod, wanted.audience, life)
+                token = await self.tokens.get(pod, wanted.audience, lifetime)
             except APIError as error:
                 raise TransientOperationError(f"failed to fetch token: {error}") from error
             held.append((wanted.audience, token.text, token.expires))
@@ -274,14 +283,14 @@ class CsiPlugin(VolumePlugin):
     async def _apply_fs_group(self, spec: PodVolumeSpec) -> None:
         context = spec.pod.spec.security_context
         gentle = context is not None and context.fs_group_change_policy == "OnRootMismatch"
-        assert spec.group is not None
+        assert spec.fs_group is not None
         touched = [0]
         telling = asyncio.create_task(self._report_slow_ownership(spec, touched))
         try:
             await self.context.host.call(
                 files.apply_fs_group,
                 self.path(spec),
-                spec.group,
+                spec.fs_group,
                 only_if_root_differs=gentle,
                 progress=lambda count: touched.__setitem__(0, count),
             )
@@ -293,18 +302,18 @@ class CsiPlugin(VolumePlugin):
             telling.cancel()
 
     async def _report_slow_ownership(self, spec: PodVolumeSpec, touched: list[int]) -> None:
-        """A pod whose volume has a million files waits long; its user hears why."""
+        """Report to the pod why it waits: a volume with many files takes long."""
         pause = self.context.ownership_notice
         while True:
             await asyncio.sleep(pause)
             pause = 2 * self.context.ownership_notice
             text = (
                 f"Setting the group of all files in volume {spec.source.name} takes long: {touched[0]} files "
-                "so far. With fsGroupChangePolicy OnRootMismatch it is done only once"
+                "so far. Set fsGroupChangePolicy to OnRootMismatch to do it only once"
             )
             self.context.warn(spec.pod, "VolumePermissionChangeInProgress", text)
 
-    # --- growing
+    # --- expand
 
     async def requires_node_expansion(self, spec: PodVolumeSpec) -> bool:
         driver = self.drivers[request.driver_of(spec)]
@@ -340,36 +349,36 @@ class CsiPlugin(VolumePlugin):
         reply = await driver.call("NodeGetVolumeStats", message)
         return request.volume_metrics(reply, condition=Rpc.VOLUME_CONDITION in capabilities)
 
-    # --- and back
+    # --- unpublish and unstage
 
-    async def unpublish(self, place: PodVolumeRef) -> None:
+    async def unpublish(self, ref: PodVolumeRef) -> None:
         paths = self.context.paths
-        metadata, target = paths.csi_data(place.pod, place.name), paths.csi_target(place.pod, place.name)
+        metadata, target = paths.csi_data(ref.pod, ref.name), paths.csi_target(ref.pod, ref.name)
         known = await self.context.host.call(vol_data.read, self.real(metadata))
         if known is None:
             if await self.context.host.call(os.path.lexists, os.path.dirname(self.real(metadata))):
-                await self._remove_leftovers(place, self.real(metadata), self.real(target))
+                await self._remove_leftovers(ref, self.real(metadata), self.real(target))
             return
         message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
-        await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, place.owner)
+        await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, ref.owner)
         await self.run_in_thread(_clean_up, self.real(metadata), self.real(target))
 
-    async def _remove_leftovers(self, place: PodVolumeRef, metadata: str, target: str) -> None:
-        """A directory without metadata: a crash came before the first write was whole, or after the last."""
+    async def _remove_leftovers(self, ref: PodVolumeRef, metadata: str, target: str) -> None:
+        """Remove a directory without metadata: a crash came before its write or after its removal."""
         if await self.context.host.is_mount(target):
             raise UncertainProgressError(
-                f"volume data of {place.name} is missing and {target} is still mounted"
+                f"volume data of {ref.name} is missing and {target} is still mounted"
             )
         await self.run_in_thread(_clean_up, metadata, target)
 
     async def unstage(self, device: StagedVolumeRef) -> None:
-        driver, handle = split_unique_name(device.unique)
+        driver, handle = split_unique_name(device.unique_name)
         staging, metadata = (
             self.context.paths.staging(driver, handle),
             self.context.paths.staging_data(driver, handle),
         )
         real = self.real(staging)
-        self.forget_attachment(device.unique)
+        self.forget_attachment(device.unique_name)
         known, others = await self.context.host.call(_find_staged_mounts, self.real(metadata), real)
         if known:
             if others:
@@ -382,11 +391,11 @@ class CsiPlugin(VolumePlugin):
         await self.run_in_thread(_clean_up, self.real(metadata), real)
 
     def forget_attachment(self, unique: str) -> None:
-        """The next one to mount it asks for the attachment again."""
+        """Read the VolumeAttachment again for the next mount."""
         self._recent_attachments.pop(unique, None)
 
     async def call_until_ok(self, driver: str, method: str, message: Message, subject: str = "") -> None:
-        """Only OK is success; whatever else comes back, it is tried again."""
+        """An RPC for which only OK is success; after any error it is retried."""
         registered = self.drivers[driver]
         try:
             await registered.call(method, message, subject)
@@ -406,7 +415,7 @@ class CsiPlugin(VolumePlugin):
             vol_data.unique_name_from(known, metadata),
             name,
             pod,
-            label=known.get(request.SELINUX_KEY, ""),
+            selinux_label=known.get(request.SELINUX_KEY, ""),
         )
 
     async def find_staged_volumes(self) -> list[StagedVolumeRef]:
@@ -417,15 +426,15 @@ class CsiPlugin(VolumePlugin):
             StagedVolumeRef(
                 self.name,
                 names.csi_volume_name(d["driverName"], d["volumeHandle"]),
-                label=d.get(request.SELINUX_KEY, ""),
+                selinux_label=d.get(request.SELINUX_KEY, ""),
             )
             for d in staged
         ]
 
-    # --- conveniences
+    # --- helpers
 
     async def _capabilities(self, driver: RegisteredDriver) -> frozenset[int]:
-        """Asked before anything is made, so that a driver that is not there changes nothing."""
+        """Read before anything is created, so that a driver that does not answer changes nothing."""
         if not await driver.is_reachable():
             raise TransientOperationError(f"driver {driver.name} does not answer on {driver.endpoint}")
         try:
@@ -442,16 +451,16 @@ class CsiPlugin(VolumePlugin):
 
 
 def _find_staged_mounts(metadata: str, path: str) -> tuple[bool, list[str]]:
-    """Whether it was staged by us, and where else it is mounted."""
+    """Whether it was staged by this kubelet, and where else it is mounted."""
     known = vol_data.read(metadata) is not None
     return known, mounts.read_table().siblings(path) if known else []
 
 
 def _clean_up(metadata: str, target: str) -> None:
-    """After the driver has let go of `target`. Never recursive, never through a mount."""
+    """After the driver has unmounted `target`. Never recursive, never through a mount."""
     if mounts.is_mount(target):
         raise UncertainProgressError(f"{target} is still a mount point")
-    # The target goes first: metadata without a target can be taken down again, the reverse cannot.
+    # The target first: metadata without a target can be unmounted again, a target without metadata cannot.
     remove_empty_directories(target)
     vol_data.remove(metadata)
     directory = os.path.dirname(metadata)

@@ -1,7 +1,7 @@
-"""What goes into the node's calls, field by field. Pure.
+"""The fields of the node's CSI requests. Pure.
 
-The pod's own data is added to a copy of the volume's attributes: upstream's habit of merging into the shared
-map would let a later stage call see another pod's tokens.
+The pod's data is added to a copy of the volume's attributes. Kubernetes merges it into the shared map, which
+would show another pod's tokens to a later stage call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def lifecycle_of(spec: PodVolumeSpec) -> str:
 
 
 def check_lifecycle(spec: PodVolumeSpec, driver: CSIDriver | None) -> None:
-    """A driver serves the modes that its CSIDriver lists; without an object, persistent volumes only."""
+    """Raise if the driver does not support the volume's lifecycle mode.
+
+    Without a CSIDriver object it supports persistent volumes only.
+    """
     mode, name = lifecycle_of(spec), driver_of(spec)
     if driver is None:
         if mode == EPHEMERAL:
@@ -79,7 +82,7 @@ def capability(
     mode = convert.node_access_mode(volume.access_modes, multi_writer=multi_writer)
     if is_block(spec):
         return convert.capability(mode, block=True)
-    # In quotes, because a level may have a comma: s0:c1,c2.
+    # In quotes, because a level may contain a comma: s0:c1,c2.
     flags = (*volume.mount_options, f'context="{label}"') if label else volume.mount_options
     return convert.capability(mode, fs_type=volume.csi.fs_type, mount_flags=flags, group=passed)
 
@@ -93,7 +96,7 @@ def volume_attributes(spec: PodVolumeSpec) -> dict[str, str]:
 
 
 def pod_attributes(pod: Pod, lifecycle: str) -> dict[str, str]:
-    """What a driver with podInfoOnMount is told."""
+    """The attributes for drivers with podInfoOnMount."""
     return {
         "csi.storage.k8s.io/pod.name": pod.name,
         "csi.storage.k8s.io/pod.namespace": pod.namespace,
@@ -104,7 +107,7 @@ def pod_attributes(pod: Pod, lifecycle: str) -> dict[str, str]:
 
 
 def token_attributes(held: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    """(audience, token, expiry) of each, as the one attribute that carries them all."""
+    """The attribute with all tokens, each given as (audience, token, expiry)."""
     body = {audience: {"token": text, "expirationTimestamp": expiry} for audience, text, expiry in held}
     return {TOKENS_KEY: json.dumps(body, separators=(",", ":"))} if body else {}
 
@@ -119,7 +122,7 @@ def stage_data(spec: PodVolumeSpec) -> dict[str, str]:
 
 
 def _label(spec: PodVolumeSpec) -> dict[str, str]:
-    return {SELINUX_KEY: spec.label} if spec.label else {}
+    return {SELINUX_KEY: spec.selinux_label} if spec.selinux_label else {}
 
 
 def pod_data(spec: PodVolumeSpec, node: str) -> dict[str, str]:
@@ -138,8 +141,8 @@ def pod_data(spec: PodVolumeSpec, node: str) -> dict[str, str]:
 def node_applies_fs_group(
     spec: PodVolumeSpec, driver: CSIDriver | None, capabilities: frozenset[int]
 ) -> bool:
-    """Whether the node itself has to hand the volume's files to the pod's fsGroup."""
-    if spec.group is None or spec.readonly or Rpc.VOLUME_MOUNT_GROUP in capabilities:
+    """Whether the kubelet has to apply the pod's fsGroup to the volume's files."""
+    if spec.fs_group is None or spec.readonly or Rpc.VOLUME_MOUNT_GROUP in capabilities:
         return False
     policy = driver.spec.fs_group_policy if driver is not None else None
     match policy or "ReadWriteOnceWithFSType":
@@ -165,18 +168,18 @@ def _is_single_node(spec: PodVolumeSpec) -> bool:
 
 
 def volume_metrics(reply: v1.NodeGetVolumeStatsResponse, *, condition: bool) -> VolumeMetrics:
-    """A driver that answers without figures has failed, unless it only tells of the volume's condition."""
-    told: dict[str, int] = {}
+    """A reply without usage is an error, unless it reports the volume's condition."""
+    found: dict[str, int] = {}
     for figures in reply.usage:
         if figures.unit == v1.VolumeUsage.BYTES:
-            told |= {"capacity": figures.total, "available": figures.available, "used": figures.used}
+            found |= {"capacity": figures.total, "available": figures.available, "used": figures.used}
         elif figures.unit == v1.VolumeUsage.INODES:
-            told |= {
+            found |= {
                 "inodes": figures.total,
                 "inodes_free": figures.available,
                 "inodes_used": figures.used,
             }
     abnormal = reply.volume_condition.abnormal if condition else None
-    if not told and abnormal is None:
+    if not found and abnormal is None:
         raise VolumeOperationError("failed to get usage from response. usage is nil")
-    return VolumeMetrics(**told, abnormal=abnormal, message=reply.volume_condition.message)
+    return VolumeMetrics(**found, abnormal=abnormal, message=reply.volume_condition.message)

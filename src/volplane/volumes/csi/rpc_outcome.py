@@ -1,4 +1,4 @@
-"""One call to a driver on behalf of a pod, and the judgement of its answer."""
+"""One RPC to a driver for a pod, and the classification of its error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from volplane.volumes.csi.drivers import RegisteredDriver
 
 
 class NodeRpc:
-    """A call whose refusal is kept for the caller to clean up after; what is uncertain is raised."""
+    """An RPC. A final error is kept in `final_error` so that the caller can clean up; others are raised."""
 
     def __init__(self) -> None:
         self.final_error: CallError | None = None
@@ -44,7 +44,7 @@ def node_rpc() -> Iterator[NodeRpc]:
 
 
 def expansion_error(error: CallError) -> VolumeOperationError:
-    """Why NodeExpandVolume will not do it."""
+    """The exception for a final error of NodeExpandVolume."""
     if error.code is Code.FAILED_PRECONDITION:
         return InUseExpansionError(str(error))
     return InfeasibleExpansionError(str(error)) if is_infeasible(error) else VolumeOperationError(str(error))

@@ -1,4 +1,4 @@
-"""vol_data.json: what a later life must know to take a volume down. Written before the call it belongs to."""
+"""vol_data.json: what is needed to unmount a volume after a restart. Written before the RPC it belongs to."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Data = Mapping[str, str]
 
 
 class UnreadableVolData(VolumeOperationError):
-    """The metadata is there and makes no sense: nothing is deleted on such a basis."""
+    """The file exists but cannot be decoded: nothing is deleted on that basis."""
 
 
 def read(path: str) -> Data | None:
-    """None if there is none."""
+    """None if the file does not exist."""
     try:
         with open(path, "rb") as file:
             data = json.loads(file.read())
@@ -37,8 +37,9 @@ def read(path: str) -> Data | None:
 
 
 def read_leftover(path: str, *targets: str) -> Data | None:
-    """`read`, of what an earlier life has left: a file that cannot be read and describes nothing that is
-    mounted (a power cut ends all mounts, and may empty a file that was just written) is removed.
+    """`read` after a restart: a file that cannot be decoded is removed if nothing is mounted at `targets`.
+
+    A power loss ends all mounts, and may empty a file that was just written.
     """
     try:
         return read(path)
@@ -48,13 +49,13 @@ def read_leftover(path: str, *targets: str) -> Data | None:
         if os.path.isdir(path):
             set_aside(path, error)
             return None
-        log.warning("%s; nothing is mounted there: removed", error)
+        log.warning("%s; nothing is mounted there: file removed", error)
         remove(path)
         return None
 
 
 def unique_name_from(known: Data, path: str) -> str:
-    """The name of the volume across the node."""
+    """The unique name of the volume on this node."""
     try:
         return names.csi_volume_name(known["driverName"], known["volumeHandle"])
     except KeyError as error:
@@ -86,7 +87,7 @@ def find_staged(directory: str) -> list[Data]:
                     os.path.join(volume, "vol_data.json"), os.path.join(volume, "globalmount")
                 )
             except UnreadableVolData as error:
-                log.warning("%s; it may be mounted, and is left as it is", error)
+                log.warning("%s; the volume may be mounted and is left as it is", error)
                 continue
             if data is not None and data.get("driverName") and data.get("volumeHandle"):
                 found.append(data)
@@ -94,7 +95,7 @@ def find_staged(directory: str) -> list[Data]:
 
 
 def remove_empty_staging(directory: str) -> None:
-    """Staging directories without metadata: a crash came before that was written, or after it was removed."""
+    """Remove staging directories without metadata: a crash came before its write or after its removal."""
     for driver in _directories(directory):
         for volume in _directories(driver):
             metadata = os.path.join(volume, "vol_data.json")

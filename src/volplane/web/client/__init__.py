@@ -1,8 +1,8 @@
-"""The HTTP client: one server, kept-alive connections, streams and upgrades.
+"""The HTTP client: one server, keep-alive connections, streams and upgrades.
 
-A request that fails on a kept connection before any byte of an answer is sent again on a fresh one if it
-may run twice: the server was free to close an idle connection at that moment. Streams and upgrades take
-connections of their own, so that a hundred watches do not hold up a single request.
+The server may close an idle connection at any moment. So an idempotent request that fails on a reused
+connection before the first byte of a response is sent again on a new one. Streams and upgrades use
+connections of their own, so that a hundred watches do not block other requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ClientResponse", "HttpClient", "HttpError", "ServerDisconnected"]
 TIMEOUT = 30.0
 MAX_CONNECTIONS = 64
 MAX_IDLE = 32  # connections kept for the next requests
-GOODBYE = 1.0  # seconds the server has to close its side, too
+GOODBYE = 1.0  # seconds for the server to close its side
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
@@ -48,7 +48,7 @@ class HttpClient:
         self._headers = [("Host", url.netloc.rpartition("@")[2]), *header_pairs(headers)]
         self._idle: deque[ClientConnection] = deque()
         self._open: set[ClientConnection] = set()
-        self._outdated: WeakSet[ClientConnection] = WeakSet()  # opened under another certificate
+        self._outdated: WeakSet[ClientConnection] = WeakSet()  # opened with an earlier certificate
         self._free = asyncio.Semaphore(max_connections)
         self._closed = False
         self._name = f"{url.scheme}://{self._host}:{self._port}"
@@ -62,7 +62,7 @@ class HttpClient:
         body: bytes = b"",
         timeout: float | None = TIMEOUT,
     ) -> ClientResponse:
-        """Send, and read the whole answer. HttpError, OSError, TimeoutError."""
+        """Send a request and read the response. Raises HttpError, OSError, TimeoutError."""
         message = self._message(method, path, headers, body)
         async with asyncio.timeout(timeout), self._free:
             connection = self._take_idle()
@@ -84,7 +84,7 @@ class HttpClient:
         body: bytes = b"",
         timeout: float | None = TIMEOUT,
     ) -> AsyncIterator[tuple[ClientResponse, AsyncIterator[bytes]]]:
-        """The answer's head within the timeout, then its body piece by piece, without one."""
+        """The head of the response within the timeout, then its body piece by piece without a timeout."""
         message = self._message(method, path, headers, body)
         async with asyncio.timeout(timeout):
             connection = await self._connect()
@@ -106,7 +106,7 @@ class HttpClient:
         body: bytes = b"",
         timeout: float | None = TIMEOUT,
     ) -> tuple[ClientResponse, Stream | None]:
-        """The raw connection after a 101; or no stream, and the refusal with its body."""
+        """The raw connection after a 101; or the rejection with its body, and no stream."""
         message = self._message(method, path, headers, body)
         async with asyncio.timeout(timeout):
             connection = await self._connect()
@@ -122,7 +122,7 @@ class HttpClient:
                     self._drop(connection)
 
     def use_certificate(self, pair: bytes) -> None:
-        """Another certificate, with its key, for all connections that are made from now on."""
+        """Use another certificate, with its key, for new connections."""
         if self._ssl is not None:
             load_pair(self._ssl, pair, pair)
             self._outdated.update(self._open)
@@ -163,7 +163,7 @@ class HttpClient:
 
     def _take_idle(self) -> ClientConnection | None:
         while self._idle:
-            connection = self._idle.pop()  # the one used last is the least likely to be closed
+            connection = self._idle.pop()  # the most recently used one is the least likely to be closed
             if self._is_reusable(connection):
                 return connection
             self._drop(connection)
@@ -183,15 +183,15 @@ class HttpClient:
         except OSError as error:
             raise HttpError(f"cannot connect to {self._name}: {error.strerror or error}") from error
         self._open.add(connection)
-        # Not before: one that is closed may still have much to send.
+        # Not earlier: a closed connection may still have data to send.
         connection.gone.add_done_callback(lambda _: self._open.discard(connection))
         return connection
 
     def _return_connection(self, connection: ClientConnection) -> None:
-        """Keep the connection for the next request if nothing of this one is left on it."""
+        """Keep the connection for the next request if this one is complete."""
         if self._is_reusable(connection) and not self._closed:
             self._idle.append(connection)
-            if len(self._idle) > MAX_IDLE:  # streams take as many as they like, and leave them here
+            if len(self._idle) > MAX_IDLE:  # streams open as many as they need, and return them here
                 self._drop(self._idle.popleft())
         else:
             self._drop(connection)

@@ -1,4 +1,4 @@
-"""One connection of the client: a message out, an answer in, piece by piece."""
+"""One connection of the client: sends a request, receives the response piece by piece."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from msgspec import Struct
 from volplane.web.message import Headers
 from volplane.web.stream import Flow, Stream
 
-READ_AHEAD = 1 << 20  # bytes of a body that nobody takes, before the server has to wait
+READ_AHEAD = 1 << 20  # unread bytes of a body before the server has to wait
 
 
 class HttpError(ConnectionError):
-    """The exchange failed below HTTP: no connection, or not an answer."""
+    """No connection, or the response is not HTTP."""
 
 
 class ServerDisconnected(HttpError):
-    """The server closed the connection in the middle."""
+    """The server closed the connection during the exchange."""
 
     def __init__(self, answered: bool) -> None:
-        super().__init__("the server closed the connection" + (" within its answer" if answered else ""))
-        self.answered = answered  # some of the answer had come
+        super().__init__("the server closed the connection" + (" during its response" if answered else ""))
+        self.answered = answered  # a part of the response had arrived
 
 
 class ClientResponse(Struct):
@@ -41,7 +41,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._flow = Flow()
         self._busy = False
-        self._clean = True  # nothing unexpected has happened on it
+        self._clean = True  # nothing unexpected was received
         self._lost = False
         self._error: HttpError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -58,13 +58,13 @@ class ClientConnection(asyncio.Protocol):
         self._begun = self._headed = self._ended = False
         self._leftover = b""
 
-    # The user's side
+    # For the client
 
     def is_reusable(self) -> bool:
         return self._clean and not self._busy and not self._lost and self.upgraded is None
 
     async def send_request(self, method: str, message: bytes) -> ClientResponse:
-        """Send a request and wait for the head of its answer."""
+        """Send a request and wait for the head of the response."""
         self._reset(method)
         self._busy = True
         self._transport.write(message)
@@ -76,7 +76,7 @@ class ClientConnection(asyncio.Protocol):
         return b"".join([piece async for piece in self.iterate_body()])
 
     async def iterate_body(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes in; everything that has arrived at once is one piece."""
+        """The body as it arrives; everything received so far is one piece."""
         while True:
             if self._pieces:
                 piece = b"".join(self._pieces)
@@ -101,7 +101,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     async def _wait_for_data(self) -> None:
-        """Until something changes."""
+        """Wait until data or the end arrives."""
         if self._error is not None:
             raise self._error
         if self._lost:
@@ -114,17 +114,17 @@ class ClientConnection(asyncio.Protocol):
             self._transport.resume_reading()
         self._waiting_bytes = 0
 
-    # The transport's side
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
 
     def data_received(self, data: bytes) -> None:
         if self.upgraded is not None:
             self.upgraded.feed(data)
             return
         if not self._busy or (self._headed and self._status == 101):
-            self._clean = False  # nobody asked: or it belongs to the stream that is about to be taken over
+            self._clean = False  # unexpected, or data of the stream that is about to be taken over
             self._leftover += data
             return
         try:
@@ -133,7 +133,7 @@ class ClientConnection(asyncio.Protocol):
             self._leftover = data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             self._clean = False
-            self._error = HttpError(f"not an HTTP answer: {error}")
+            self._error = HttpError(f"not an HTTP response: {error}")
         self._wake()
 
     def eof_received(self) -> None:
@@ -149,7 +149,7 @@ class ClientConnection(asyncio.Protocol):
             self.upgraded.feed_eof()
         elif self._headed and not self._ended and self._is_until_close():
             self._ended = True
-        self._parser = None  # it knows us: a circle that would keep all of the connection
+        self._parser = None  # breaks the reference cycle with the parser
         self._wake()
 
     def pause_writing(self) -> None:
@@ -158,7 +158,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._flow.resume()
 
-    # The parser's side
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self._begun = True
@@ -170,11 +170,11 @@ class ClientConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
-            return  # the real answer follows
+            return  # the final response follows
         self._status = status
         self._headed = True
         if self._method == "HEAD":
-            self._finish()  # its Content-Length announces what does not come
+            self._finish()  # a response to HEAD has no body, whatever its Content-Length
 
     def on_body(self, body: bytes) -> None:
         self._pieces.append(body)
@@ -193,7 +193,7 @@ class ClientConnection(asyncio.Protocol):
             self._clean = False
 
     def _is_until_close(self) -> bool:
-        """Neither length nor chunks were announced: the end of the connection is the end of the body."""
+        """Whether the body ends with the connection: it has neither a length nor chunks."""
         headers = Headers(self._raw)
         return "content-length" not in headers and "chunked" not in headers.tokens("transfer-encoding")
 

@@ -1,13 +1,12 @@
-"""SPDY/3.1 as far as kubectl speaks it: exec, attach and port-forward of clients up to 1.29, tunnels of later
-ones.
+"""The parts of SPDY/3.1 that kubectl uses: exec, attach and port-forward up to 1.29, tunnels later.
 
-Over any stream of bytes, both ends:
+Server and client over any stream of bytes:
 
     async with spdy.server(stream) as session:
         async for channel in session: …
 
-Flow control windows are left out, as on the other side of this wire; instead a session stops reading while
-what its channels hold unread is over a bound.
+There are no flow control windows, as in Kubernetes' own implementation; instead a session stops reading while
+its channels hold too many unread bytes.
 """
 
 from volplane.web.spdy.session import SpdyChannel, SpdySession, client, server

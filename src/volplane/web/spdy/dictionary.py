@@ -1,6 +1,6 @@
-"""What SPDY/3 primes its header compression with, put together from its words (1423 bytes).
+"""The dictionary of SPDY/3's header compression, assembled from its words (1423 bytes).
 
-Every byte counts: both ends must hold the same dictionary, and zlib compares its checksum.
+Both ends must use exactly the same dictionary: zlib compares its checksum.
 """
 
 _LENGTH_PREFIXED = (

@@ -1,6 +1,6 @@
-"""SPDY/3 frames to and from bytes.
+"""Encode and decode SPDY/3 frames.
 
-Headers are compressed in one running context per direction: they must be sent in the order they were made.
+Headers are compressed in one context per direction, so they must be sent in the order of encoding.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from volplane.web.spdy.dictionary import DICTIONARY
 VERSION = 0x8003
 SYN_STREAM, SYN_REPLY, RST_STREAM, SETTINGS, PING, GOAWAY, HEADERS, WINDOW_UPDATE = 1, 2, 3, 4, 6, 7, 8, 9
 FIN, UNIDIRECTIONAL = 1, 2
-PROTOCOL_ERROR, INVALID_STREAM, REFUSED_STREAM, CANCEL = 1, 2, 3, 5  # RST_STREAM's reasons
+PROTOCOL_ERROR, INVALID_STREAM, REFUSED_STREAM, CANCEL = 1, 2, 3, 5  # status codes of RST_STREAM
 MAX_CONTROL = 64 * 1024
-MAX_HEADERS = 16 * 1024  # unpacked; kubectl sends a hundred bytes
-MAX_PAIRS = 64  # a header of many values counts as many
+MAX_HEADERS = 16 * 1024  # uncompressed; kubectl sends about a hundred bytes
+MAX_PAIRS = 64  # each value of a header counts
 
 
 class SpdyError(Exception):
-    """The peer does not speak SPDY/3."""
+    """The peer violates SPDY/3."""
 
 
 class SynStream(Struct, frozen=True):
@@ -110,12 +110,14 @@ class Decoder:
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(zdict=DICTIONARY)
         self._buffer = bytearray()
-        self._rest = 0  # bytes of a data frame that have not come yet
-        self._stream = 0  # whose data they are
+        self._rest = 0  # bytes of a data frame still to come
+        self._stream = 0  # the stream they belong to
         self._fin = False
 
     def feed(self, received: bytes) -> Iterator[Frame]:
-        """The frames that are complete now; of data also parts, so that nobody gathers 16 MiB. Broken."""
+        """The complete frames so far; data frames also in parts, so that 16 MiB need not be buffered. Raises
+        SpdyError.
+        """
         self._buffer += received
         while True:
             if self._rest:
@@ -144,7 +146,7 @@ class Decoder:
             payload = bytes(self._buffer[8 : 8 + length])
             del self._buffer[: 8 + length]
             if word >> 16 != VERSION:
-                raise SpdyError(f"SPDY version {word >> 16 & 0x7FFF} is not spoken here")
+                raise SpdyError(f"SPDY version {word >> 16 & 0x7FFF} is not supported")
             elif (frame := self._control(word & 0xFFFF, flags, payload)) is not None:
                 yield frame
 
@@ -165,9 +167,9 @@ class Decoder:
                 return Ping(int.from_bytes(payload[:4], "big"))
             case 7:  # GOAWAY
                 return GoAway(first)
-            case 8:  # HEADERS: of no use to us, but the compression's context must see them
+            case 8:  # HEADERS: unused, but the compression context needs them
                 self._unpack(payload[4:])
-        return None  # SETTINGS, WINDOW_UPDATE, and what we do not know
+        return None  # SETTINGS, WINDOW_UPDATE and unknown frames
 
     def _unpack(self, packed: bytes) -> Headers:
         try:
@@ -190,7 +192,7 @@ def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _texts(block: bytes) -> Iterator[bytes]:
-    """Names and values in turn."""
+    """Names and values, alternating."""
     if len(block) < 4:
         raise SpdyError("headers cut off")
     at = 4

@@ -1,7 +1,7 @@
 """Many channels over one connection.
 
-The session's own task reads frames and sorts them to their channels; whoever writes to a channel writes to
-the connection himself. A channel is gone when both sides have finished it.
+The session's task reads frames and hands them to their channels; writers of a channel write to the connection
+directly. A channel is removed when both sides have finished it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.web.message import HeaderItems, Headers
 from volplane.web.spdy import frames
 from volplane.web.spdy.frames import (
@@ -36,7 +37,7 @@ MAX_CHANNELS = 1024
 
 
 class SpdyChannel:
-    """One SPDY stream. `close` ends our direction only."""
+    """One SPDY stream. `close` ends only the sending direction."""
 
     def __init__(self, session: SpdySession, id: int, headers: Headers) -> None:
         self.id = id
@@ -45,12 +46,12 @@ class SpdyChannel:
         self._session = session
         self._pieces: deque[bytes] = deque()
         self._ended = False  # the peer sends no more
-        self._finished = False  # we send no more
+        self._finished = False  # this side sends no more
         self._news = asyncio.Event()
         self._replied = asyncio.get_running_loop().create_future()
 
     async def read(self) -> bytes:
-        """The next piece as it came; `b""` when the peer has finished, or is gone."""
+        """The next piece as received; `b""` when the peer has finished or is gone."""
         while not self._pieces and not self._ended:
             self._news.clear()
             await self._news.wait()
@@ -81,10 +82,10 @@ class SpdyChannel:
             with suppress(ConnectionError):
                 await self._session._send(frames.reset(self.id, status))
 
-    # The session's side
+    # For the session
 
     def _feed(self, piece: bytes) -> int:
-        """Bytes kept."""
+        """Take a piece. Returns the number of bytes kept."""
         if self._ended or not piece:
             return 0
         self._pieces.append(piece)
@@ -97,7 +98,7 @@ class SpdyChannel:
         self._session._forget_if_done(self)
 
     def _drop(self) -> None:
-        """Both directions are over; what has come in can still be read."""
+        """End both directions; received data can still be read."""
         self.was_reset = not self._ended
         self._finished = True
         self._take_reply()
@@ -112,7 +113,7 @@ class SpdyChannel:
 
 
 class SpdySession:
-    """Entered by `server()` or `client()`; iterating gives the channels that the peer opens."""
+    """Made by `server()` or `client()`; iterate over it for the channels that the peer opens."""
 
     def __init__(self, below: ByteStream, *, first_id: int) -> None:
         self._below = below
@@ -133,12 +134,12 @@ class SpdySession:
     async def __anext__(self) -> SpdyChannel:
         channel = await self._incoming.get()
         if channel is None:
-            self._incoming.put_nowait(None)  # for whoever asks again
+            self._incoming.put_nowait(None)  # for the next call
             raise StopAsyncIteration
         return channel
 
     async def open(self, headers: HeaderItems) -> SpdyChannel:
-        """Open a channel and wait until the peer has taken it. ConnectionError."""
+        """Open a channel and wait for the peer's reply. Raises ConnectionError."""
         id, self._next_id = self._next_id, self._next_id + 2
         channel = self._channels[id] = SpdyChannel(self, id, Headers.of(headers))
         await self._send(self._encoder.open(id, headers))
@@ -156,12 +157,12 @@ class SpdySession:
         except SpdyError as broken:
             log.info("SPDY session ended: %s", broken)
         except ConnectionError:
-            pass  # the peer is gone; so are its channels
+            pass  # the peer is gone, and its channels end
         finally:
             self._finish()
 
     async def wait_closed(self) -> None:
-        """Until the peer has left."""
+        """Wait until the peer has disconnected."""
         await self._over.wait()
 
     def _finish(self) -> None:
@@ -182,7 +183,7 @@ class SpdySession:
                 if (channel := self._channels.get(id)) is not None:
                     channel._drop()
             case Ping(id):
-                if id % 2 != self._next_id % 2:  # not the answer to one of ours
+                if id % 2 != self._next_id % 2:  # not the answer to a ping of ours
                     await self._send(frames.ping(id))
             case GoAway():
                 self._incoming.put_nowait(None)
@@ -191,7 +192,8 @@ class SpdySession:
         if frame.stream <= self._last_peer_id or frame.stream % 2 == self._next_id % 2:
             raise SpdyError(f"stream {frame.stream} out of order")
         self._last_peer_id = frame.stream
-        # Those that were reset before anybody took them count as well, or opening and resetting has no end.
+        # Channels that were reset before being accepted count, too; else a peer could open and reset without
+        # end.
         if len(self._channels) >= MAX_CHANNELS or self._incoming.qsize() >= MAX_CHANNELS:
             await self._send(frames.reset(frame.stream, frames.REFUSED_STREAM))
             return
@@ -206,7 +208,7 @@ class SpdySession:
     async def _handle_data(self, id: int, content: bytes, fin: bool) -> None:
         channel = self._channels.get(id)
         if channel is None:
-            # One that was there may still get what crossed our end of it on the way.
+            # A channel that was just closed here may still receive data that was on its way.
             if id > self._last_peer_id and id % 2 != self._next_id % 2:
                 await self._send(frames.reset(id, frames.INVALID_STREAM))
             return
@@ -221,7 +223,7 @@ class SpdySession:
             if fin:
                 channel._end()
 
-    # The channels' side
+    # For the channels
 
     async def _send(self, frame: bytes) -> None:
         if self._over.is_set():
@@ -251,8 +253,7 @@ async def _run_session(session: SpdySession, below: ByteStream) -> AsyncIterator
         yield session
         await session._send_goaway()
     finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        await cancel_and_wait(reading)
         below.close()
 
 

@@ -1,1 +1,1 @@
-"""What a node may do: that depends on what runs on it."""
+"""Authorization and admission of nodes, which depend on the pods that run on them."""

@@ -1,4 +1,4 @@
-"""For whom a node may ask a pod's token: those whom the pod, or a driver that it uses, asks it for."""
+"""Which token audiences a node may request for a pod: those of its volumes and of their CSI drivers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volume
 from volplane.api.storage import CSIDriver
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.go_format import aggregate_errors, go_quote
 from volplane.apiserver.auth.nodes import references
 from volplane.apiserver.strategy import ApiCall, ObjectReader
@@ -15,13 +15,13 @@ VERB = "request-serviceaccounts-token-audience"
 
 
 class _MissingObject(Exception):
-    """An object on the way from a volume to its driver is missing."""
+    """An object between a volume and its CSI driver is missing."""
 
 
 async def audience_error(
-    call: ApiCall, pod: Pod, audiences: Sequence[str], authority: AuthorizerChain
+    call: ApiCall, pod: Pod, audiences: Sequence[str], authorizer: AuthorizerChain
 ) -> str:
-    """Why the node may not have this token; "" when it may."""
+    """Return why the node may not request this token, or ""."""
     if len(audiences) > 1:
         return "node may only request 0 or 1 audiences"
     audience = audiences[0] if audiences else ""
@@ -34,8 +34,8 @@ async def audience_error(
             errors.append(str(lost))
     if errors:
         return f"error validating audience {go_quote(audience)}: {aggregate_errors(errors)}"
-    act = AuthorizationAttributes(VERB, "", audience, call.namespace, call.name)
-    if audience and authority.allows(call.user, act):
+    attrs = Attributes(VERB, "", audience, call.namespace, call.name)
+    if audience and authorizer.allows(call.user, attrs):
         return ""
     return (
         f"audience {go_quote(audience)} not found in pod spec volume, "

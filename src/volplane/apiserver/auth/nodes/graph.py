@@ -1,19 +1,18 @@
-"""Who needs what: from secrets, claims and accounts over pods to nodes, kept as counts.
+"""The graph of the node authorizer: which nodes need which objects, kept as counts.
 
-A pod ties everything it names to its node; a volume ties itself and its secrets to its claim, an attachment
-itself to its node. So every question is one or two look-ups. A mirror pod ties nothing: a node could
-otherwise make one to read whatever it likes.
+A pod links the objects it references to its node, a volume links itself and its secrets to its claim, an
+attachment links itself to its node. Every question takes one or two lookups. A mirror pod links nothing:
+otherwise a node could create one to read any object.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import PersistentVolume, Pod
 from volplane.api.storage import VolumeAttachment
 from volplane.apiserver.auth.nodes import references
-
-MIRROR = "kubernetes.io/config.mirror"
 
 SECRET, CONFIG_MAP, CLAIM, ACCOUNT = "secrets", "configmaps", "persistentvolumeclaims", "serviceaccounts"
 
@@ -23,7 +22,7 @@ ObjectRef = tuple[str, str]  # plural, namespace/name
 class _PodReferences(NamedTuple):
     uid: str
     node: str
-    debuggers: int  # ephemeral containers: the only part of a pod that can name more later
+    debuggers: int  # ephemeral containers: the only part of a pod that can add references later
     objects: frozenset[ObjectRef]
 
 
@@ -33,23 +32,23 @@ class _VolumeReferences(NamedTuple):
 
 
 class NodeGraph:
-    """An index that follows pods, volumes and attachments: see `auth.following`."""
+    """A store index of pods, volumes and attachments: see `auth.store_index`."""
 
     def __init__(self) -> None:
         self._pods: dict[str, _PodReferences] = {}
-        self._users: dict[ObjectRef, dict[str, int]] = {}  # how many pods of which nodes name it
+        self._users: dict[ObjectRef, dict[str, int]] = {}  # pods per node that reference it
         self._volumes: dict[str, _VolumeReferences] = {}
         self._secret_volumes: dict[str, set[str]] = {}
         self._attachments: dict[str, str] = {}
 
-    # --- asking
+    # --- queries
 
     def runs_pod(self, node: str, key: str) -> bool:
-        held = self._pods.get(key)
-        return held is not None and held.node == node
+        known = self._pods.get(key)
+        return known is not None and known.node == node
 
     def uses_object(self, node: str, plural: str, key: str) -> bool:
-        """Does a pod of the node name it, or a volume that such a pod uses?"""
+        """Return whether a pod of the node references it, directly or through a volume."""
         if node in self._users.get((plural, key), ()):
             return True
         return plural == SECRET and any(
@@ -57,13 +56,13 @@ class NodeGraph:
         )
 
     def uses_volume(self, node: str, name: str) -> bool:
-        held = self._volumes.get(name)
-        return held is not None and node in self._users.get((CLAIM, held.claim), ())
+        known = self._volumes.get(name)
+        return known is not None and node in self._users.get((CLAIM, known.claim), ())
 
     def has_attachment(self, node: str, name: str) -> bool:
         return self._attachments.get(name) == node
 
-    # --- being fed
+    # --- updates from the store
 
     def put(self, key: str, obj: Any) -> None:
         match obj:
@@ -84,47 +83,47 @@ class NodeGraph:
 
     def _put_pod(self, key: str, pod: Pod) -> None:
         node, uid, debuggers = pod.spec.node_name, pod.metadata.uid, len(pod.spec.ephemeral_containers)
-        held = self._pods.get(key)
-        if held is not None:
-            if (held.uid, held.node, held.debuggers) == (uid, node, debuggers):
-                return  # what a pod names is immutable
+        known = self._pods.get(key)
+        if known is not None:
+            if (known.uid, known.node, known.debuggers) == (uid, node, debuggers):
+                return  # the references of a pod are immutable
             self._drop_pod(key)
         if not node:
             return
-        made = self._pods[key] = _PodReferences(uid, node, debuggers, _referenced_objects(pod))
-        for thing in made.objects:
-            users = self._users.setdefault(thing, {})
+        added = self._pods[key] = _PodReferences(uid, node, debuggers, _referenced_objects(pod))
+        for ref in added.objects:
+            users = self._users.setdefault(ref, {})
             users[node] = users.get(node, 0) + 1
 
     def _drop_pod(self, key: str) -> None:
-        held = self._pods.pop(key, None)
-        if held is None:
+        known = self._pods.pop(key, None)
+        if known is None:
             return
-        for thing in held.objects:
-            users = self._users[thing]
-            users[held.node] -= 1
-            if not users[held.node]:
-                del users[held.node]
+        for ref in known.objects:
+            users = self._users[ref]
+            users[known.node] -= 1
+            if not users[known.node]:
+                del users[known.node]
             if not users:
-                del self._users[thing]
+                del self._users[ref]
 
     def _put_volume(self, name: str, volume: PersistentVolume) -> None:
         claim = volume.spec.claim_ref
-        made = None
+        added = None
         if claim is not None:
             secrets = frozenset(f"{space}/{secret}" for space, secret in references.volume_secrets(volume))
-            made = _VolumeReferences(f"{claim.namespace}/{claim.name}", secrets)
-        if made == self._volumes.get(name):
+            added = _VolumeReferences(f"{claim.namespace}/{claim.name}", secrets)
+        if added == self._volumes.get(name):
             return
         self._drop_volume(name)
-        if made is not None:
-            self._volumes[name] = made
-            for secret in made.secrets:
+        if added is not None:
+            self._volumes[name] = added
+            for secret in added.secrets:
                 self._secret_volumes.setdefault(secret, set()).add(name)
 
     def _drop_volume(self, name: str) -> None:
-        held = self._volumes.pop(name, None)
-        for secret in held.secrets if held is not None else ():
+        known = self._volumes.pop(name, None)
+        for secret in known.secrets if known is not None else ():
             volumes = self._secret_volumes[secret]
             volumes.discard(name)
             if not volumes:
@@ -132,7 +131,7 @@ class NodeGraph:
 
 
 def _referenced_objects(pod: Pod) -> frozenset[ObjectRef]:
-    if MIRROR in pod.metadata.annotations:
+    if MIRROR_POD_ANNOTATION in pod.metadata.annotations:
         return frozenset()
     space = pod.metadata.namespace
     found = [(SECRET, name) for name in references.secrets(pod)]

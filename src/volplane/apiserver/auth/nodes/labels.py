@@ -1,31 +1,36 @@
-"""Which labels a node may give itself: those that say what it is, none that draw workloads to it."""
+"""Which labels a node may set on itself: descriptive ones, but none that could attract workloads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-_KUBELET = frozenset(
-    {
-        "kubernetes.io/hostname",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
-        "topology.kubernetes.io/zone",
-        "topology.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-        "failure-domain.beta.kubernetes.io/region",
-        "node.kubernetes.io/instance-type",
-        "beta.kubernetes.io/instance-type",
-        "beta.kubernetes.io/os",
-        "beta.kubernetes.io/arch",
-    }
+from volplane.api.labels import (
+    ARCH_LABEL,
+    BETA_ARCH_LABEL,
+    BETA_INSTANCE_TYPE_LABEL,
+    BETA_OS_LABEL,
+    BETA_REGION_LABEL,
+    BETA_ZONE_LABEL,
+    HOSTNAME_LABEL,
+    INSTANCE_TYPE_LABEL,
+    OS_LABEL,
+    REGION_LABEL,
+    ZONE_LABEL,
 )
+
+_KUBELET = frozenset({
+    HOSTNAME_LABEL, OS_LABEL, ARCH_LABEL, ZONE_LABEL,
+    REGION_LABEL, BETA_ZONE_LABEL,
+    BETA_REGION_LABEL, INSTANCE_TYPE_LABEL,
+    BETA_INSTANCE_TYPE_LABEL, BETA_OS_LABEL, BETA_ARCH_LABEL,
+})  # fmt: skip
 _KUBELET_SPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _RESERVED = ("kubernetes.io", "k8s.io")
 _RESTRICTED = ("node-restriction.kubernetes.io",)
 
 
 def forbidden_labels(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """The changed labels that are not a node's to change."""
+    """Return the changed labels that a node may not change."""
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     return sorted(key for key in changed if not _may_set(key))
 

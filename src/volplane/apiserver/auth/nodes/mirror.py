@@ -1,12 +1,12 @@
-"""Mirror pods: how a node shows the pods it runs by itself. They belong to it and name no other object."""
+"""Checks of mirror pods, which show a node's static pods: owned by the node, without references."""
 
 from __future__ import annotations
 
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Pod, Volume, VolumeProjection
 from volplane.apiserver.auth.nodes import references
-from volplane.apiserver.auth.nodes.graph import MIRROR
 
-_VOLUME_REFERENCES = {  # volumes that make a kubelet read the API, and what it reads then
+_VOLUME_REFERENCES = {  # volumes that make a kubelet read API objects, and which objects
     "config_map": "configmaps (via configmap volumes)",
     "secret": "secrets (via secret volumes)",
     "csi": "csidrivers (via CSI volumes)",
@@ -25,26 +25,28 @@ _PROJECTION_REFERENCES = {
 
 
 def mirror_pod_error(pod: Pod, node: str) -> str:
-    """Why a node may not create this pod; "" when it may, as far as the pod itself tells."""
-    who = f'node "{node}"'
-    if MIRROR not in pod.metadata.annotations:
-        return f'pod does not have "{MIRROR}" annotation, {who} can only create mirror pods'
+    """Return why a node may not create this pod, or "". `restriction` has the checks that read objects."""
+    subject = f'node "{node}"'
+    if MIRROR_POD_ANNOTATION not in pod.metadata.annotations:
+        return (
+            f'pod does not have "{MIRROR_POD_ANNOTATION}" annotation, {subject} can only create mirror pods'
+        )
     if pod.spec.node_name != node:
-        return f"{who} can only create pods with spec.nodeName set to itself"
+        return f"{subject} can only create pods with spec.nodeName set to itself"
     owners = pod.metadata.owner_references
     if len(owners) > 1:
-        return f"{who} can only create pods with a single owner reference set to itself"
+        return f"{subject} can only create pods with a single owner reference set to itself"
     if not owners or (owners[0].api_version, owners[0].kind, owners[0].name) != ("v1", "Node", node):
-        return f"{who} can only create pods with an owner reference set to itself"
+        return f"{subject} can only create pods with an owner reference set to itself"
     if not owners[0].controller:
-        return f"{who} can only create pods with a controller owner reference set to itself"
+        return f"{subject} can only create pods with a controller owner reference set to itself"
     if owners[0].block_owner_deletion:
-        return f"{who} must not set blockOwnerDeletion on an owner reference"
+        return f"{subject} must not set blockOwnerDeletion on an owner reference"
     return ""
 
 
 def first_reference(pod: Pod) -> str:
-    """The first kind of objects that the pod names, as a refusal words it."""
+    """Return the first kind of objects that the pod references, as the error message names it."""
     if pod.spec.service_account_name:
         return "serviceaccounts"
     if any(references.secrets(pod)):

@@ -1,4 +1,4 @@
-"""Which other objects a pod or a volume names. Pure; only what a kubelet has to read."""
+"""Which objects a pod or a volume references, as far as a kubelet has to read them. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def config_maps(pod: Pod) -> Iterator[str]:
 
 
 def claim(pod: Pod, volume: Volume) -> str:
-    """The claim behind a volume of the pod; "" for volumes of other kinds."""
+    """Return the claim behind a volume of the pod, or "" for other volume types."""
     if volume.persistent_volume_claim is not None:
         return volume.persistent_volume_claim.claim_name
     return names.ephemeral_claim_name(pod.name, volume.name) if volume.ephemeral is not None else ""
@@ -84,7 +84,7 @@ def _secret_name(reference: LocalObjectReference | None) -> Iterator[str]:
 
 
 def volume_secrets(volume: PersistentVolume) -> Iterator[tuple[str, str]]:
-    """Namespace and name of each. What only a controller needs is not among them."""
+    """Yield namespace and name of the secrets that a node needs; controller secrets are left out."""
     spec = volume.spec
     own = spec.claim_ref.namespace if spec.claim_ref else ""
     references = []

@@ -1,1 +1,1 @@
-"""Roles and bindings: what they allow, kept by subject and fed by the store's own events."""
+"""RBAC: roles and bindings, indexed by subject and kept up to date from the store."""

@@ -1,9 +1,8 @@
-"""Cluster roles made of others: their rules are those of every role that their selectors choose.
+"""Aggregated cluster roles: their rules are the union of the roles that their selectors match.
 
-The rules are written into the role itself, so that everybody who reads it sees them, and again whenever one
-of the others changes. A controller manager that does the same work comes to the same rules. The subtle thing:
-one role is written at a time, and the next one on what that has changed; two roles that choose each other
-would otherwise exchange their rules for ever.
+The rules are written into the role itself, and again whenever a matched role changes. A controller manager
+that does the same work computes the same rules. One role is written at a time, and the next one only after
+that change was seen: otherwise two roles that select each other would exchange their rules forever.
 """
 
 from __future__ import annotations
@@ -18,20 +17,17 @@ from msgspec import structs
 from volplane.api.errors import NotFound
 from volplane.api.rbac import ClusterRole, PolicyRule
 from volplane.api.selectors import LabelMatcher
-from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
-from volplane.base import clock
 from volplane.store import StoreClosed, StoreError, StoreRecord
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 1.0  # seconds before a store that refuses is asked again
+RETRY_SECONDS = 1.0  # before retrying a store that failed
 
 
 def rules_of(role: ClusterRole, others: Mapping[str, ClusterRole]) -> tuple[PolicyRule, ...]:
-    """What a role that is made of others holds; one that is not keeps its own."""
+    """Return the rules of an aggregated role, or the role's own rules if it is not aggregated."""
     if role.aggregation_rule is None:
         return role.rules
     found: dict[PolicyRule, None] = {}
@@ -44,7 +40,7 @@ def rules_of(role: ClusterRole, others: Mapping[str, ClusterRole]) -> tuple[Poli
 
 
 def aggregate_roles(roles: Sequence[ClusterRole]) -> tuple[ClusterRole, ...]:
-    """All of these with their rules in place: a role may be made of one that is itself made of others."""
+    """Return the roles with all aggregated rules filled in; aggregated roles may select each other."""
     by_name = {role.name: role for role in roles}
     while name := find_outdated(by_name):
         by_name[name] = structs.replace(by_name[name], rules=rules_of(by_name[name], by_name))
@@ -52,12 +48,12 @@ def aggregate_roles(roles: Sequence[ClusterRole]) -> tuple[ClusterRole, ...]:
 
 
 def find_outdated(roles: Mapping[str, ClusterRole]) -> str:
-    """The first role whose rules are not those of the others; none is ""."""
+    """Return the first role whose rules are out of date, or ""."""
     return next((name for name in sorted(roles) if rules_of(roles[name], roles) != roles[name].rules), "")
 
 
 class RoleAggregation:
-    """Keeps the rules of such roles up to date in the store."""
+    """Keeps the rules of aggregated roles up to date in the store."""
 
     def __init__(self, backend: Backend, roles: Mapping[str, ClusterRole]) -> None:
         self._backend = backend
@@ -71,7 +67,7 @@ class RoleAggregation:
         self._woken.set()
 
     async def run(self) -> None:
-        """Until cancelled, or until the store is closed. What is written here comes back as a change."""
+        """Run until cancelled, or until the store is closed. Each write comes back as a change."""
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -81,7 +77,7 @@ class RoleAggregation:
             except StoreClosed:
                 return
             except StoreError:
-                log.exception("a role made of others could not be written; it is tried again")
+                log.exception("cannot write an aggregated role; retrying")
                 await asyncio.sleep(RETRY_SECONDS)
                 self._woken.set()
 
@@ -91,7 +87,7 @@ class RoleAggregation:
         async def set_rules(role: ClusterRole, record: StoreRecord) -> ClusterRole:
             return structs.replace(role, rules=rules_of(role, self._roles))
 
-        call = ApiCall("update", entry.kind, SYSTEM, self._backend.reader, clock.wall(), name=name)
+        call = self._backend.system_call("update", entry, name)
         try:
             await modify(self._backend, entry, call, set_rules, SERVER_WRITE)
         except NotFound:

@@ -1,8 +1,8 @@
-"""The bootstrap roles in the store: made where they are missing, completed where they hold too little.
+"""Create the bootstrap roles and bindings, and add rules and subjects that are missing.
 
-A role whose `autoupdate` annotation says false stays as its owner left it; one that was deleted comes back at
-the next start. Nothing is ever taken away. The subtle thing: they are written past the verbs, all at once, so
-that a store on a disk commits them together.
+A role whose `autoupdate` annotation is false is left alone; a deleted role comes back at the next start.
+Nothing is ever removed. The roles are written directly to the store, concurrently, so that they share one
+commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from msgspec import structs
 from volplane.api.meta import Resource
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from volplane.apiserver.auth.rbac import policy
-from volplane.apiserver.auth.rbac.policy.words import AUTOUPDATE
 from volplane.apiserver.auth.rbac.rules import missing_rules
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.verbs.create import commit_write
@@ -26,56 +25,56 @@ from volplane.store import KeyExists, KeyMissing, StaleRevision
 
 
 async def bootstrap(backend: Backend) -> None:
-    wanted: Iterable[Resource] = (
+    desired: Iterable[Resource] = (
         *policy.cluster_roles(),
         *policy.cluster_role_bindings(),
         *policy.roles(),
         *policy.role_bindings(),
     )
     now = clock.stamp()
-    await asyncio.gather(*(_ensure(backend, obj, now) for obj in wanted))
+    await asyncio.gather(*(_ensure(backend, obj, now) for obj in desired))
 
 
-async def _ensure(backend: Backend, wanted: Resource, now: str) -> None:
-    entry = backend.registry.of(type(wanted))
-    key = entry.key(wanted.namespace, wanted.name)
+async def _ensure(backend: Backend, desired: Resource, now: str) -> None:
+    entry = backend.registry.of(type(desired))
+    key = entry.key(desired.namespace, desired.name)
     record = await backend.store.get(key)
     try:
         if record is None:
-            await _create(backend, key, wanted, now)
-        elif (better := add_missing(entry.watch_cache.object(record), wanted)) is not None:
-            await backend.store.update(key, entry.access.encode_stored(better), revision=record.revision)
-    except (KeyExists, StaleRevision, KeyMissing):  # another server over the same store was faster
+            await _create(backend, key, desired, now)
+        elif (updated := add_missing(entry.watch_cache.object(record), desired)) is not None:
+            await backend.store.update(key, entry.access.encode_stored(updated), revision=record.revision)
+    except (KeyExists, StaleRevision, KeyMissing):  # another server on the same store was faster
         return
 
 
-async def _create(backend: Backend, key: str, wanted: Resource, now: str) -> None:
-    entry = backend.registry.of(type(wanted))
-    meta = structs.replace(wanted.metadata, uid=str(uuid.uuid4()), creation_timestamp=now)
-    made = structs.replace(wanted, metadata=meta)
-    value = entry.access.encode_stored(made)
-    await commit_write(entry, made, value, backend.store.create(key, value))
+async def _create(backend: Backend, key: str, desired: Resource, now: str) -> None:
+    entry = backend.registry.of(type(desired))
+    meta = structs.replace(desired.metadata, uid=str(uuid.uuid4()), creation_timestamp=now)
+    result = structs.replace(desired, metadata=meta)
+    value = entry.access.encode_stored(result)
+    await commit_write(entry, result, value, backend.store.create(key, value))
 
 
-def add_missing(held: Any, wanted: Any) -> Any | None:
-    """What is there with all that should be there, or None when nothing is missing."""
-    if held.metadata.annotations.get(AUTOUPDATE) == "false":
+def add_missing(stored: Any, desired: Any) -> Any | None:
+    """Return the stored role or binding with everything that is missing, or None if nothing is."""
+    if stored.metadata.annotations.get(policy.AUTOUPDATE) == "false":
         return None
-    match wanted:
-        case ClusterRole() if wanted.aggregation_rule is not None:
-            return _with_aggregation(held, wanted)
+    match desired:
+        case ClusterRole() if desired.aggregation_rule is not None:
+            return _with_aggregation(stored, desired)
         case ClusterRole() | Role():
-            others = [rule for rule in wanted.rules if rule not in held.rules]
-            more = tuple(rule for rule in others if missing_rules(held.rules, [rule]))
-            return structs.replace(held, rules=(*held.rules, *more)) if more else None
+            others = [rule for rule in desired.rules if rule not in stored.rules]
+            more = tuple(rule for rule in others if missing_rules(stored.rules, [rule]))
+            return structs.replace(stored, rules=(*stored.rules, *more)) if more else None
         case ClusterRoleBinding() | RoleBinding():
-            absent = tuple(subject for subject in wanted.subjects if subject not in held.subjects)
-            same = held.role_ref == wanted.role_ref
-            return structs.replace(held, subjects=(*held.subjects, *absent)) if absent and same else None
+            absent = tuple(subject for subject in desired.subjects if subject not in stored.subjects)
+            same = stored.role_ref == desired.role_ref
+            return structs.replace(stored, subjects=(*stored.subjects, *absent)) if absent and same else None
     return None
 
 
-def _with_aggregation(held: ClusterRole, wanted: ClusterRole) -> ClusterRole | None:
-    if held.aggregation_rule == wanted.aggregation_rule:
+def _with_aggregation(stored: ClusterRole, desired: ClusterRole) -> ClusterRole | None:
+    if stored.aggregation_rule == desired.aggregation_rule:
         return None
-    return structs.replace(held, aggregation_rule=wanted.aggregation_rule)
+    return structs.replace(stored, aggregation_rule=desired.aggregation_rule)

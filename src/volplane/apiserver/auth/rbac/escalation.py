@@ -1,6 +1,7 @@
-"""Nobody gives what they do not hold: the judge of every write of a role or a binding.
+"""Prevent privilege escalation: users can grant only permissions that they hold themselves.
 
-Whoever may `escalate` the role, or `bind` the role that a binding names, is believed; `system:masters` too.
+Exempt are users with the verb `escalate` on the role, or `bind` on the role of a binding, and
+`system:masters`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from msgspec import structs
 from volplane.api.errors import Forbidden, NotFound
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef
-from volplane.apiserver.auth.authorize import AuthorizationAttributes, AuthorizerChain
+from volplane.apiserver.auth.admission import AdmissionPlugin
+from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.go_format import aggregate_errors, go_list, go_quote
 from volplane.apiserver.auth.rbac.rules import FULL_AUTHORITY, compact_rules, format_rule, missing_rules
 from volplane.apiserver.auth.rbac.user_rules import Rbac
@@ -26,13 +28,13 @@ _PLURALS = {"ClusterRole": "clusterroles", "Role": "roles"}
 AGGREGATION = "must have cluster-admin privileges to use the aggregationRule"
 
 
-class EscalationCheck:
-    """A judge of admission: see `auth.admission`."""
+class EscalationCheck(AdmissionPlugin):
+    """An admission plugin: see `auth.admission`."""
 
-    def __init__(self, backend: Backend, rbac: Rbac, authority: AuthorizerChain) -> None:
+    def __init__(self, backend: Backend, rbac: Rbac, authorizer: AuthorizerChain) -> None:
         self._backend = backend
         self._rbac = rbac
-        self._authority = authority
+        self._authorizer = authorizer
 
     async def create(self, call: ApiCall, obj: Any) -> None:
         if isinstance(obj, _KINDS) and MASTERS not in call.user.groups:
@@ -46,12 +48,6 @@ class EscalationCheck:
         ):
             await self._check(call, old, new)
 
-    async def delete(self, call: ApiCall, obj: Any) -> None:
-        return None
-
-    async def post(self, call: ApiCall, obj: Any) -> None:
-        return None
-
     async def _check(self, call: ApiCall, old: Any, new: Any) -> None:
         if isinstance(new, (Role, ClusterRole)):
             self._check_role(call, old, new)
@@ -60,11 +56,11 @@ class EscalationCheck:
 
     def _check_role(self, call: ApiCall, old: Role | ClusterRole | None, new: Role | ClusterRole) -> None:
         kind = call.kind
-        act = AuthorizationAttributes("escalate", kind.group, kind.plural, call.namespace, call.name)
-        if self._authority.allows(call.user, act):
+        attrs = Attributes("escalate", kind.group, kind.plural, call.namespace, call.name)
+        if self._authorizer.allows(call.user, attrs):
             return
         self._require(call, new.name, new.rules)
-        # A role made of others can gather anything, and keep anything from being tightened.
+        # An aggregated role can collect any permission.
         gathers = _has_aggregation(new) or _has_aggregation(old)
         if gathers and self._lacks(call, FULL_AUTHORITY):
             raise Forbidden.to(kind, new.name, AGGREGATION)
@@ -73,14 +69,14 @@ class EscalationCheck:
         reference = binding.role_ref
         plural = _PLURALS.get(reference.kind)
         if plural is None:
-            return  # validation has a word for it
-        act = AuthorizationAttributes("bind", reference.api_group, plural, call.namespace, reference.name)
-        if self._authority.allows(call.user, act):
+            return  # validation reports it
+        attrs = Attributes("bind", reference.api_group, plural, call.namespace, reference.name)
+        if self._authorizer.allows(call.user, attrs):
             return
         self._require(call, binding.name, await self._rules(reference, call.namespace))
 
     async def _rules(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...]:
-        """As the store has them now, not as the index had them a moment ago."""
+        """Read the rules from the store, because the index may lag behind."""
         reader = self._backend.reader
         role: Role | ClusterRole | None
         if reference.kind == "ClusterRole":
@@ -101,10 +97,10 @@ class EscalationCheck:
         if not lacks:
             return
         user = call.user
-        told = "\n".join(sorted({format_rule(rule) for rule in compact_rules(lacks)}))
+        rules_text = "\n".join(sorted({format_rule(rule) for rule in compact_rules(lacks)}))
         why = (
             f"user {go_quote(user.name)} (groups={go_list(user.groups)}) "
-            f"is attempting to grant RBAC permissions not currently held:\n{told}"
+            f"is attempting to grant RBAC permissions not currently held:\n{rules_text}"
         )
         if errors := self._rbac.user_rules(user, call.namespace).errors:
             why += f"; resolution errors: [{aggregate_errors(errors)}]"
@@ -117,7 +113,7 @@ def _has_aggregation(role: Role | ClusterRole | None) -> bool:
 
 
 def _is_garbage_collection_update(old: Any, new: Any) -> bool:
-    """Does this write change nothing but what garbage collection needs?"""
+    """Return whether a write changes only what garbage collection changes."""
     was: ObjectMeta = old.metadata
     restored = structs.replace(
         new.metadata,

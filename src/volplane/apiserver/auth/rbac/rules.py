@@ -1,7 +1,7 @@
-"""What a rule allows, and whether some rules hold everything that others give. All of it pure.
+"""What an RBAC rule allows, and whether some rules cover others. Pure.
 
-The subtle thing is a rule with resourceNames: it says nothing about requests without a name, and who holds it
-does not hold the same rule without names.
+A rule with resourceNames does not allow requests without a name, and does not cover the same rule without
+names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FULL_AUTHORITY = (
 
 
 def allows_resource(rule: PolicyRule, verb: str, group: str, plural: str, subresource: str) -> bool:
-    """By verb, group and resource; names are the caller's affair."""
+    """Match verb, group and resource; the caller checks resourceNames."""
     return (
         _has(rule.verbs, verb)
         and _has(rule.api_groups, group)
@@ -45,7 +45,7 @@ def _matches_url(url: str, path: str) -> bool:
 
 
 def missing_rules(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> list[PolicyRule]:
-    """The smallest rules of `wanted` that no rule of `held` covers."""
+    """Split `wanted` into single permissions and return those that no rule of `held` covers."""
     return [
         atom
         for rule in wanted
@@ -55,7 +55,7 @@ def missing_rules(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> l
 
 
 def _split_rule(rule: PolicyRule) -> Iterator[PolicyRule]:
-    """Each has one verb, one group, one resource and at most one name, or one verb and one URL."""
+    """Split into rules with one verb, group, resource and at most one name, or one verb and one URL."""
     for group in rule.api_groups:
         for resource in rule.resources:
             for verb in rule.verbs:
@@ -92,7 +92,7 @@ def _covers_resource(held: Sequence[str], resource: str) -> bool:
 
 
 def compact_rules(atoms: Iterable[PolicyRule]) -> list[PolicyRule]:
-    """Atoms about one resource, and about one name of it, as one rule with all their verbs."""
+    """Combine single permissions on the same resource and name into one rule with all verbs."""
     others: list[PolicyRule] = []
     joined: dict[tuple[tuple[str, ...], ...], PolicyRule] = {}
     for atom in atoms:
@@ -106,7 +106,7 @@ def compact_rules(atoms: Iterable[PolicyRule]) -> list[PolicyRule]:
 
 
 def format_rule(rule: PolicyRule) -> str:
-    """A rule as a refusal names it."""
+    """Format a rule as the Forbidden message shows it."""
     parts = (
         ("APIGroups", rule.api_groups),
         ("Resources", rule.resources),

@@ -1,7 +1,7 @@
-"""All roles and bindings, found by subject, and each user's rules worked out once.
+"""The RBAC authorizer: all roles and bindings, indexed by subject.
 
-What a user may do in a namespace is a `View`, made when it is first asked for and forgotten when any role or
-binding changes; inside it every answer is remembered too. So the usual question costs two look-ups.
+What a user may do in a namespace is a `UserRules`, resolved on first use and dropped when any role or binding
+changes. It also caches each decision, so that a typical request costs two lookups.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from volplane.api.rbac import (
 )
 from volplane.apiserver.auth.authorize import (
     NO_OPINION,
-    AuthorizationAttributes,
-    AuthorizationDecision,
+    Attributes,
+    Decision,
     ResolvedRules,
 )
 from volplane.apiserver.auth.go_format import aggregate_errors
@@ -29,7 +29,7 @@ from volplane.apiserver.auth.rbac.rules import allows_path, allows_resource
 from volplane.apiserver.auth.well_known_users import ACCOUNT_PREFIX
 from volplane.apiserver.strategy import RequestUser
 
-CACHED = 4096  # views, and answers in each: beyond that all are worked out anew
+CACHED = 4096  # users, and decisions of each; the cache is cleared when it is full
 
 Binding = RoleBinding | ClusterRoleBinding
 SubjectKey = tuple[str, str]  # "User" or "Group", and the name
@@ -37,7 +37,7 @@ SubjectKey = tuple[str, str]  # "User" or "Group", and the name
 
 class Grant(NamedTuple):
     rule: PolicyRule
-    verdict: AuthorizationDecision  # the answer when this rule is the one that allows
+    decision: Decision  # if this rule allows the request
 
 
 class UserRules:
@@ -46,45 +46,45 @@ class UserRules:
     def __init__(self, grants: list[Grant], errors: list[str]) -> None:
         self.grants = grants
         self.errors = errors
-        told = f"RBAC: {aggregate_errors(errors)}" if errors else ""
-        self._no = AuthorizationDecision(False, told) if told else NO_OPINION
-        self._answers: dict[tuple[str, ...], tuple[AuthorizationDecision, list[Grant]]] = {}
+        reason = f"RBAC: {aggregate_errors(errors)}" if errors else ""
+        self._no = Decision(False, reason) if reason else NO_OPINION
+        self._answers: dict[tuple[str, ...], tuple[Decision, list[Grant]]] = {}
 
-    def authorize(self, act: AuthorizationAttributes) -> AuthorizationDecision:
-        plural = act.plural
-        key = (act.verb, act.group, plural, act.subresource) if plural else (act.verb, act.path)
+    def authorize(self, attrs: Attributes) -> Decision:
+        plural = attrs.plural
+        key = (attrs.verb, attrs.group, plural, attrs.subresource) if plural else (attrs.verb, attrs.path)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._cache_answer(key, self._resource(act) if plural else self._path(act))
-        verdict, named = answer
-        if named and not verdict.allowed:
-            name = act.name
+            answer = self._cache_answer(key, self._resource(attrs) if plural else self._path(attrs))
+        decision, named = answer
+        if named and not decision.allowed:
+            name = attrs.name
             for grant in named:
                 if name in grant.rule.resource_names:
-                    return grant.verdict
-        return verdict
+                    return grant.decision
+        return decision
 
-    def _resource(self, act: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
-        """The answer for any name, and the rules that may still allow some."""
+    def _resource(self, attrs: Attributes) -> tuple[Decision, list[Grant]]:
+        """Return the decision for any name, and the rules that allow only certain names."""
         fitting = [
             grant
             for grant in self.grants
-            if allows_resource(grant.rule, act.verb, act.group, act.plural, act.subresource)
+            if allows_resource(grant.rule, attrs.verb, attrs.group, attrs.plural, attrs.subresource)
         ]
         for grant in fitting:
             if not grant.rule.resource_names:
-                return grant.verdict, []
+                return grant.decision, []
         return self._no, fitting
 
-    def _path(self, act: AuthorizationAttributes) -> tuple[AuthorizationDecision, list[Grant]]:
+    def _path(self, attrs: Attributes) -> tuple[Decision, list[Grant]]:
         for grant in self.grants:
-            if allows_path(grant.rule, act.verb, act.path):
-                return grant.verdict, []
+            if allows_path(grant.rule, attrs.verb, attrs.path):
+                return grant.decision, []
         return self._no, []
 
     def _cache_answer(
-        self, key: tuple[str, ...], answer: tuple[AuthorizationDecision, list[Grant]]
-    ) -> tuple[AuthorizationDecision, list[Grant]]:
+        self, key: tuple[str, ...], answer: tuple[Decision, list[Grant]]
+    ) -> tuple[Decision, list[Grant]]:
         if len(self._answers) >= CACHED:
             self._answers.clear()
         self._answers[key] = answer
@@ -92,7 +92,7 @@ class UserRules:
 
 
 class Rbac:
-    """The authorizer of roles; `put` and `drop` keep it as the store is."""
+    """The RBAC authorizer; `put` and `drop` apply changes from the store."""
 
     def __init__(self) -> None:
         self.roles: dict[str, Role] = {}  # by namespace/name
@@ -102,13 +102,13 @@ class Rbac:
         self._views: dict[tuple[str, tuple[str, ...], str], UserRules] = {}
         self.on_change: set[Callable[[], None]] = set()  # called after each change of a role or a binding
 
-    # --- asking
+    # --- queries
 
-    def authorize(self, user: RequestUser, act: AuthorizationAttributes) -> AuthorizationDecision:
-        view = self._views.get((user.name, user.groups, act.namespace))
+    def authorize(self, user: RequestUser, attrs: Attributes) -> Decision:
+        view = self._views.get((user.name, user.groups, attrs.namespace))
         if view is None:
-            view = self.user_rules(user, act.namespace)
-        return view.authorize(act)
+            view = self.user_rules(user, attrs.namespace)
+        return view.authorize(attrs)
 
     def rules_for(self, user: RequestUser, namespace: str) -> ResolvedRules:
         view = self.user_rules(user, namespace)
@@ -124,7 +124,7 @@ class Rbac:
         return found
 
     def rules_of(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...] | None:
-        """What a binding in this namespace gives; None when there is no such role."""
+        """Return the rules that a binding in this namespace grants, or None if the role does not exist."""
         role: Role | ClusterRole | None = (
             self.cluster_roles.get(reference.name)
             if reference.kind == "ClusterRole"
@@ -141,22 +141,20 @@ class Rbac:
                 if rules is None:
                     errors.append(_missing_role_message(binding.role_ref))
                     continue
-                verdict = AuthorizationDecision(
-                    True, f"RBAC: allowed by {_describe_binding(binding, user, scope)}"
-                )
-                grants += [Grant(rule, verdict) for rule in rules]
+                decision = Decision(True, f"RBAC: allowed by {_describe_binding(binding, user, scope)}")
+                grants += [Grant(rule, decision) for rule in rules]
         return UserRules(grants, errors)
 
     def _bindings_of(self, user: RequestUser, scope: str) -> Iterator[Binding]:
         by_subject = self._by_subject.get(scope)
         if not by_subject:
             return
-        whos = [("User", user.name), *(("Group", group) for group in user.groups)]
-        names = {name for who in whos for name in by_subject.get(who, ())}
+        subjects = [("User", user.name), *(("Group", group) for group in user.groups)]
+        names = {name for subject in subjects for name in by_subject.get(subject, ())}
         bindings = self._bindings[scope]
         yield from (bindings[name] for name in sorted(names))
 
-    # --- being fed
+    # --- updates from the store
 
     def put(self, key: str, obj: Any) -> None:
         match obj:
@@ -187,8 +185,8 @@ class Rbac:
         scope, _, name = key.rpartition("/")
         self._bindings.setdefault(scope, {})[name] = binding
         by_subject = self._by_subject.setdefault(scope, {})
-        for who in _subject_keys(binding.subjects, scope):
-            by_subject.setdefault(who, set()).add(name)
+        for subject in _subject_keys(binding.subjects, scope):
+            by_subject.setdefault(subject, set()).add(name)
 
     def _unbind(self, key: str) -> None:
         scope, _, name = key.rpartition("/")
@@ -196,18 +194,19 @@ class Rbac:
         if old is None:
             return
         by_subject = self._by_subject[scope]
-        for who in set(_subject_keys(old.subjects, scope)):
-            by_subject[who].discard(name)
-            if not by_subject[who]:
-                del by_subject[who]
+        for subject in set(_subject_keys(old.subjects, scope)):
+            by_subject[subject].discard(name)
+            if not by_subject[subject]:
+                del by_subject[subject]
 
 
 def _subject_keys(subjects: Iterable[Subject], scope: str) -> Iterator[SubjectKey]:
-    return (who for who in (_subject_key(subject, scope) for subject in subjects) if who is not None)
+    keys = (_subject_key(subject, scope) for subject in subjects)
+    return (key for key in keys if key is not None)
 
 
 def _subject_key(subject: Subject, scope: str) -> SubjectKey | None:
-    """A service account is the user of that name; in a RoleBinding its namespace may be left out."""
+    """Return the user of a service account; a RoleBinding may omit its namespace."""
     if subject.kind != "ServiceAccount":
         return (subject.kind, subject.name) if subject.kind in ("User", "Group") else None
     namespace = subject.namespace or scope
@@ -222,8 +221,8 @@ def _describe_binding(binding: Binding, user: RequestUser, scope: str) -> str:
     return f'{kind} "{name}" of {reference.kind} "{reference.name}" to {subject.kind} "{to}"'
 
 
-def _applies(who: SubjectKey | None, user: RequestUser) -> bool:
-    match who:
+def _applies(subject: SubjectKey | None, user: RequestUser) -> bool:
+    match subject:
         case ("User", name):
             return name == user.name
         case ("Group", name):

@@ -1,12 +1,12 @@
-"""CEL, the language of validation rules: a small compiler and what it needs.
+"""CEL, the language of validation rules: a small compiler and evaluator.
 
     program = compile("size(self.name) > 0", {"self": object_of({"name": STRING})})
     program.run({"self": Obj(name="x")}, Budget(1000))
 
-Source becomes words (`lexer`), a tree (`parser`, `nodes`), a typed function (`compiler`, `running`, `types`,
-`library`); `declare` gives schemas types and JSON values their form. Not here: unsigned numbers, messages,
-time zones, and the libraries for URLs, addresses and quantities; an expression with those is refused when a
-kind is defined.
+Source becomes tokens (`lexer`), a tree (`parser`, `nodes`), and a typed function (`compiler`, `evaluation`,
+`types`, `library`); `schema_types` converts schemas to types and JSON values to CEL values. Not supported:
+unsigned numbers, messages, time zones, and the libraries for URLs, IP addresses and quantities. A definition
+that uses them is refused.
 """
 
 from __future__ import annotations
@@ -24,26 +24,20 @@ from volplane.apiserver.crd.cel.types import CelType
 from volplane.apiserver.crd.cel.values import CostBudget, OptionalValue
 
 __all__ = [
-    "CelCompileError",
-    "CelEvaluationError",
-    "CelProgram",
-    "CelType",
-    "CostBudget",
-    "CostLimitExceeded",
-    "OptionalValue",
-    "compile",
-]
+    "CelCompileError", "CelEvaluationError", "CelProgram", "CelType", "CostBudget", "CostLimitExceeded",
+    "OptionalValue", "compile",
+]  # fmt: skip
 
 
 class CelProgram(Struct, frozen=True):
     """A compiled expression."""
 
     type: CelType
-    names: frozenset[str]  # the variables it mentions
+    names: frozenset[str]  # the variables it uses
     evaluate: Eval
 
     def run(self, values: Mapping[str, Any], budget: CostBudget) -> Any:
-        """Raises Failure."""
+        """Raise CelEvaluationError."""
         try:
             return self.evaluate(EvaluationScope(dict(values), budget))
         except RecursionError as error:
@@ -51,10 +45,10 @@ class CelProgram(Struct, frozen=True):
 
 
 def compile(source: str, variables: Mapping[str, CelType]) -> CelProgram:
-    """Raises Flaw."""
+    """Raise CelCompileError."""
     try:
         tree = parser.parse(source)
-        made = charge_for_length(_compile(tree, variables), tree)
+        result = charge_for_length(_compile(tree, variables), tree)
     except RecursionError as error:
         raise CelCompileError("expression recursion limit exceeded", 0) from error
-    return CelProgram(made.type, frozenset(nodes.identifiers(tree)), made.run)
+    return CelProgram(result.type, frozenset(nodes.identifiers(tree)), result.run)

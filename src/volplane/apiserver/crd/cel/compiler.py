@@ -1,7 +1,7 @@
-"""Expressions become functions: each node is typed, and turned into a closure over its parts.
+"""Compile an expression: determine the type of each node and turn it into a closure.
 
-Types are checked as far as they are known, so that a misspelt field is found when a kind is defined and not
-when the first object comes.
+Types are checked as far as they are known, so that a misspelt field is reported when the CRD is created, not
+when the first object is written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CONSTANTS: Mapping[str, Any] = {
 
 
 def compile(node: Expr, variables: Mapping[str, CelType]) -> TypedEval:
-    """Raises Flaw."""
+    """Raise CelCompileError."""
     return _Compiler(dict(variables)).node(node)
 
 
@@ -177,7 +177,7 @@ class _Compiler:
         return TypedEval(optional_of(body.type), run)
 
     def _compile_bodies(self, node: MacroExpr, item: CelType) -> list[TypedEval]:
-        """The bodies, in which the variable stands for an element."""
+        """Compile the bodies of a macro, with its variable bound to an element."""
         inner = _Compiler({**self._variables, node.variable: item})
         return [evaluation.charge_for_length(inner.node(body), body) for body in node.bodies]
 
@@ -203,7 +203,7 @@ def _field_type(held: CelType, node: SelectExpr) -> CelType:
 
 
 def _element_type(held: CelType) -> tuple[CelType | None, CelType]:
-    """What indexes this type, and what comes out."""
+    """Return the type of the index, and of the element."""
     if held.name == "list":
         return INT, held.inner[0]
     if held.name == "map":
@@ -212,7 +212,7 @@ def _element_type(held: CelType) -> tuple[CelType | None, CelType]:
 
 
 def _element_of(type: CelType) -> CelType | None:
-    """What a macro goes through: elements of a list, keys of a map."""
+    """Return the type that a macro iterates over: elements of a list, keys of a map."""
     if type.name in ("list", "map"):
         return type.inner[0]
     return DYN if type == DYN else None
@@ -258,7 +258,7 @@ def _direct(overload: Overload, args: tuple[Eval, ...]) -> Eval:
 
 
 def _dispatch(known: list[Overload], args: tuple[Eval, ...]) -> Eval:
-    """By the types the values turn out to have."""
+    """Choose the overload by the types of the values at run time."""
 
     def run(scope: EvaluationScope) -> Any:
         scope.budget.spend()

@@ -1,4 +1,4 @@
-"""What goes wrong with an expression: before it runs (`CelCompileError`) and while it runs (`Failure`)."""
+"""Errors of compiling and evaluating an expression."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class CelCompileError(Exception):
         self.at = at
 
     def format(self, source: str) -> str:
-        """As the compiler of the API shows it: the line, and a mark under the place."""
+        """Format the error as cel-go does: the source line with a mark under the position."""
         before = source[: self.at]
         line, column = before.count("\n"), self.at - (before.rfind("\n") + 1)
         snippet = source.split("\n")[line]
@@ -20,11 +20,11 @@ class CelCompileError(Exception):
 
 
 class CelEvaluationError(Exception):
-    """Evaluation came to no result: a missing key, a division by zero, arguments that fit no function."""
+    """Evaluation failed: a missing key, a division by zero, arguments that match no overload."""
 
 
 class CostLimitExceeded(CelEvaluationError):
-    """The expression took more steps than it may."""
+    """The expression exceeded its cost limit."""
 
     def __init__(self) -> None:
         super().__init__("operation cancelled: actual cost limit exceeded")

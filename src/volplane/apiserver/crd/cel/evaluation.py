@@ -1,6 +1,7 @@
-"""What compiled expressions do when they run: members, logic, and the macros over elements.
+"""Evaluation of compiled expressions: members, logic, and macros over elements.
 
-A failure on one side of `&&` and `||`, or for one element of a macro, does not matter when another decides.
+An error on one side of `&&` or `||`, or for one element of a macro, is ignored if another one decides the
+result.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from volplane.apiserver.crd.cel.values import NOTHING, CostBudget, OptionalValue
 
 
 class EvaluationScope(Struct):
-    """What a running expression sees."""
+    """The variables and the cost budget of an evaluation."""
 
     values: dict[str, Any]
     budget: CostBudget
@@ -32,17 +33,17 @@ class TypedEval(NamedTuple):
     run: Eval
 
 
-def charge_for_length(made: TypedEval, source: Expr) -> TypedEval:
-    """The same, paying for its length each time it runs: a step for ten nodes of its source."""
+def charge_for_length(compiled: TypedEval, source: Expr) -> TypedEval:
+    """Charge one step per ten nodes of the source each time it runs."""
     steps = sum(1 for _ in walk_expr(source)) // 10
     if not steps:
-        return made
+        return compiled
 
     def run(scope: EvaluationScope) -> Any:
         scope.budget.spend(steps)
-        return made.run(scope)
+        return compiled.run(scope)
 
-    return TypedEval(made.type, run)
+    return TypedEval(compiled.type, run)
 
 
 # Members
@@ -103,7 +104,7 @@ def truth(value: Any) -> bool:
 
 
 def short_circuit(one: Eval, other: Eval, *, decides: bool) -> Eval:
-    """`||` (decided by true) and `&&` (by false): a side that decides makes the other's failure harmless."""
+    """`||` (true decides) and `&&` (false decides): if one side decides, an error on the other is ignored."""
 
     def run(scope: EvaluationScope) -> bool:
         try:
@@ -156,7 +157,7 @@ def _elements(target: Eval, scope: EvaluationScope) -> list[Any]:
 
 
 def _quantifier(decides: bool) -> Callable[[TypedEval, str, CelType, list[TypedEval]], TypedEval]:
-    """`exists` is decided by a true element, `all` by a false one; failures of others do not matter then."""
+    """`exists` is decided by a true element, `all` by a false one; errors of others are then ignored."""
 
     def build(target: TypedEval, variable: str, item: CelType, bodies: list[TypedEval]) -> TypedEval:
         def run(scope: EvaluationScope) -> bool:
@@ -187,14 +188,14 @@ def _exists_one(target: TypedEval, variable: str, item: CelType, bodies: list[Ty
 
 
 def _map(target: TypedEval, variable: str, item: CelType, bodies: list[TypedEval]) -> TypedEval:
-    *tests, made = bodies
+    *tests, body = bodies
 
     def run(scope: EvaluationScope) -> list[Any]:
         values = _elements(target.run, scope)
         kept = [v for v in values if all(truth(with_variable(scope, variable, v, t.run)) for t in tests)]
-        return [with_variable(scope, variable, value, made.run) for value in kept]
+        return [with_variable(scope, variable, value, body.run) for value in kept]
 
-    return TypedEval(list_of(made.type), run)
+    return TypedEval(list_of(body.type), run)
 
 
 def _filter(target: TypedEval, variable: str, item: CelType, bodies: list[TypedEval]) -> TypedEval:

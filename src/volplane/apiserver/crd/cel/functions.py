@@ -1,12 +1,13 @@
-"""What the less simple functions of the library do.
+"""Implementations of CEL functions that do not fit in one expression.
 
-Those that look at every element or character pay for it from the budget, which is their first argument.
+Functions that visit every element or character charge the cost budget, which is their first argument.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -29,7 +30,7 @@ from volplane.base import clock
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _DURATIONS = re.compile(rf"(?:{_DURATION.pattern})+")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_CHARACTERS = 10  # that one step pays for
+_CHARACTERS = 10  # per cost step
 
 
 # Numbers
@@ -143,18 +144,18 @@ def time_sum(one: Any, other: timedelta) -> Any:
 
 
 def _pay(budget: CostBudget, *texts: Any) -> None:
-    """For reading or making texts of this length."""
+    """Charge for reading or creating strings of this length."""
     budget.spend(sum(len(text) for text in texts) // _CHARACTERS)
 
 
-def concatenate(budget: CostBudget, a: Any, b: Any) -> Any:
-    _pay(budget, a, b)
-    return a + b
+def per_character(run: Callable[..., Any], texts: int = 1) -> Callable[..., Any]:
+    """Charge for the length of the first argument, or of the first `texts` arguments."""
 
+    def charge_and_run(budget: CostBudget, *values: Any) -> Any:
+        _pay(budget, *values[:texts])
+        return run(*values)
 
-def contains(budget: CostBudget, text: str, part: str) -> bool:
-    _pay(budget, text)
-    return part in text
+    return charge_and_run
 
 
 def matches(budget: CostBudget, text: str, pattern: str) -> bool:
@@ -170,13 +171,13 @@ def find_all(budget: CostBudget, text: str, pattern: str, limit: int = -1) -> li
     for piece in _compile_pattern(budget, text, pattern).find_all(text):
         if 0 <= limit <= len(found):
             break
-        _pay(budget, text)  # each search may look at all that is left
+        _pay(budget, text)  # each search may read the whole rest
         found.append(piece)
     return found
 
 
 def _compile_pattern(budget: CostBudget, text: str, pattern: str) -> patterns.Re2Pattern:
-    # As upstream reckons: a step for ten characters of the text, times one for four of the pattern.
+    # As upstream: one step per ten characters of the text, times one per four of the pattern.
     budget.spend((len(text) // _CHARACTERS + 1) * (len(pattern) // 4 + 1))
     try:
         return patterns.compile(pattern)
@@ -194,7 +195,7 @@ def replace(budget: CostBudget, text: str, old: str, new: str, limit: int = -1) 
     places = len(text) + 1 if not old else text.count(old)
     if limit >= 0:
         places = min(places, limit)
-    budget.spend((len(text) + places * len(new)) // _CHARACTERS)  # before there is such a text
+    budget.spend((len(text) + places * len(new)) // _CHARACTERS)  # charged before the string is created
     return text.replace(old, new, limit)
 
 
@@ -222,27 +223,17 @@ def join_strings(budget: CostBudget, parts: list[Any], separator: str = "") -> s
     return separator.join(parts)
 
 
-def lower(budget: CostBudget, text: str) -> str:
-    _pay(budget, text)
-    return text.lower()
-
-
-def upper(budget: CostBudget, text: str) -> str:
-    _pay(budget, text)
-    return text.upper()
-
-
 # Lists and maps
 
 
 def equals(budget: CostBudget, one: Any, other: Any) -> bool:
-    """What is compared element by element is paid for; sets are compared each with each."""
+    """Compare and charge per element; sets compare every pair."""
     budget.spend(_elements(one) * (_elements(other) if isinstance(one, UnorderedList) else 1))
     return equal(one, other)
 
 
 def _elements(value: Any) -> int:
-    """How many values there are in a value, itself left out."""
+    """Return the number of values inside a value."""
     if isinstance(value, list):
         return len(value) + sum(_elements(item) for item in value if isinstance(item, list | dict))
     if isinstance(value, dict):
@@ -278,8 +269,8 @@ def _order(one: Any, other: Any) -> int:
 
 def sum_items(budget: CostBudget, items: list[Any]) -> Any:
     budget.spend(len(items))
-    made = sum(items)
-    return check_int64(made) if isinstance(made, int) else made
+    result = sum(items)
+    return check_int64(result) if isinstance(result, int) else result
 
 
 def minimum(budget: CostBudget, items: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The words of an expression."""
+"""Split an expression into tokens."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CelToken(Struct, frozen=True):
 
 
 def tokens(source: str) -> list[CelToken]:
-    """Raises Flaw."""
+    """Raise CelCompileError."""
     return [*_tokens(source), CelToken(len(source), "end", "<EOF>")]
 
 

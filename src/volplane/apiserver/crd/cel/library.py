@@ -1,13 +1,14 @@
-"""The functions and operators an expression may use: their signatures, and what they do.
+"""The functions and operators of CEL: their signatures and implementations.
 
-A signature is written as in the language's own documentation (`string.contains(string) -> bool`; operators
-by their internal names). The compiler picks by types; where a type is known only at run time, the first
-signature that fits the values is taken, and none is `no such overload`.
+Signatures are written as in the CEL documentation (`string.contains(string) -> bool`; operators by their
+internal names). The compiler chooses by type. If a type is known only at run time, the first signature that
+fits the values is used; if none fits, the error is `no such overload`.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -55,7 +56,7 @@ def _type(text: str) -> CelType:
 
 
 def _plain(run: Function) -> Function:
-    """Most functions cost one step, whatever their arguments."""
+    """Wrap a function that costs one step, whatever its arguments."""
     return lambda budget, *values: run(*values)
 
 
@@ -66,7 +67,7 @@ def _comparison_rows(name: str, holds: Callable[[int], bool]) -> Iterator[tuple[
 
 
 _ROWS: tuple[tuple[str, Function], ...] = (
-    # Logic. && and || are the compiler's own: they need not evaluate both sides.
+    # Logic. The compiler handles && and ||, because they may evaluate one side only.
     ("!_(bool) -> bool", _plain(lambda a: not a)),
     ("_==_(A, A) -> bool", f.equals),
     ("_!=_(A, A) -> bool", lambda budget, a, b: not f.equals(budget, a, b)),
@@ -81,8 +82,8 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("-_(double) -> double", _plain(lambda a: -a)),
     ("_+_(int, int) -> int", _plain(lambda a, b: f.check_int64(a + b))),
     ("_+_(double, double) -> double", _plain(lambda a, b: a + b)),
-    ("_+_(string, string) -> string", f.concatenate),
-    ("_+_(bytes, bytes) -> bytes", f.concatenate),
+    ("_+_(string, string) -> string", f.per_character(operator.add, texts=2)),
+    ("_+_(bytes, bytes) -> bytes", f.per_character(operator.add, texts=2)),
     ("_+_(list(A), list(A)) -> list(A)", f.sum_of_lists),
     ("_+_(timestamp, duration) -> timestamp", _plain(f.time_sum)),
     ("_+_(duration, timestamp) -> timestamp", _plain(lambda a, b: f.time_sum(b, a))),
@@ -123,7 +124,7 @@ _ROWS: tuple[tuple[str, Function], ...] = (
         for form in ("size({}) -> int", "{}.size() -> int")
     ),
     # Text
-    ("string.contains(string) -> bool", f.contains),
+    ("string.contains(string) -> bool", f.per_character(operator.contains)),
     ("string.startsWith(string) -> bool", _plain(str.startswith)),
     ("string.endsWith(string) -> bool", _plain(str.endswith)),
     ("string.matches(string) -> bool", f.matches),
@@ -135,8 +136,8 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("string.indexOf(string) -> int", _plain(str.find)),
     ("string.indexOf(string, int) -> int", _plain(str.find)),
     ("string.lastIndexOf(string) -> int", _plain(str.rfind)),
-    ("string.lowerAscii() -> string", f.lower),
-    ("string.upperAscii() -> string", f.upper),
+    ("string.lowerAscii() -> string", f.per_character(str.lower)),
+    ("string.upperAscii() -> string", f.per_character(str.upper)),
     ("string.replace(string, string) -> string", f.replace),
     ("string.replace(string, string, int) -> string", f.replace),
     ("string.split(string) -> list(string)", f.split),
@@ -154,7 +155,7 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("list(A).max() -> A", f.maximum),
     ("list(A).indexOf(A) -> int", f.first_index),
     ("list(A).lastIndexOf(A) -> int", f.last_index),
-    # Times, as UTC has them
+    # Times, in UTC
     *(
         (f"timestamp.{name}() -> int", _plain(part))
         for name, part in {
@@ -181,7 +182,7 @@ _ROWS: tuple[tuple[str, Function], ...] = (
 
 @cache
 def overloads() -> dict[tuple[str, bool], list[Overload]]:
-    """By name, and by whether it is called on something."""
+    """Return the overloads by name, and by whether they are methods."""
     found: dict[tuple[str, bool], list[Overload]] = {}
     for signature, run in _ROWS:
         made = _overload(signature, run)

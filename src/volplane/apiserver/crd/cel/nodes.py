@@ -1,4 +1,4 @@
-"""An expression as a tree. `at` is where in the source a complaint about a node points."""
+"""The syntax tree of an expression. `at` is the source position for error messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MapExpr(Struct, frozen=True):
 
 
 class MacroExpr(Struct, frozen=True):
-    """`target.all(variable, body)` and its like: the body runs once per element."""
+    """`target.all(variable, body)` and similar: the body runs once per element."""
 
     at: int
     name: str
@@ -70,12 +70,12 @@ Expr = Union[LiteralExpr, IdentExpr, SelectExpr, IndexExpr, CallExpr, ListExpr, 
 
 
 def identifiers(node: Expr) -> set[str]:
-    """The identifiers that occur in an expression, bound or not."""
+    """Return the identifiers in an expression, bound or free."""
     return {part.name for part in walk_expr(node) if isinstance(part, IdentExpr)}
 
 
 def walk_expr(node: Expr) -> Iterator[Expr]:
-    """A node and everything below it."""
+    """Yield a node and everything below it."""
     yield node
     for inner in _operands(node):
         yield from walk_expr(inner)

@@ -1,6 +1,6 @@
-"""From words to a tree, by precedence: ?: || && relations, sums, products, unary, members.
+"""Parse tokens to a tree, by precedence: ?: || && relations, sums, products, unary, members.
 
-Macros are recognised here, as in the language: `has` and the methods that bind a variable are not functions.
+Macros are recognized here: `has` and the methods that bind a variable are not functions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from volplane.apiserver.crd.cel.nodes import (
     SelectExpr,
 )
 
-_RELATIONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+# Binary operators by precedence.
+_OPERATORS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "/", "%"))
 _CONSTANTS = {"true": True, "false": False, "null": None}
-# How many bodies follow the variable.
+# Number of bodies after the variable.
 _MACROS = {
     "all": (1,),
     "exists": (1,),
@@ -36,9 +37,11 @@ _MACROS = {
 _MAX_DEPTH = 100
 
 
-@lru_cache(maxsize=256)  # a rule stands in every version of its kind, is checked first, and then served
+@lru_cache(
+    maxsize=256
+)  # each version of a CRD repeats its rules, and each is parsed for validation and serving
 def parse(source: str) -> Expr:
-    """Raises Flaw."""
+    """Raise CelCompileError."""
     return _Parser(tokens(source)).parse_all()
 
 
@@ -89,50 +92,25 @@ class _Parser:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise CelCompileError("expression recursion limit exceeded", self._token.at)
-        condition = self._or()
+        condition = self._binary(0)
         if self._peek("?"):
             at = self._take().at
-            then = self._or()
+            then = self._binary(0)
             self._expect(":")
             condition = CallExpr(at, "_?_:_", None, (condition, then, self._expression()))
         self._depth -= 1
         return condition
 
-    def _or(self) -> Expr:
-        node = self._and()
-        while self._peek("||"):
-            at = self._take().at
-            node = CallExpr(at, "_||_", None, (node, self._and()))
-        return node
-
-    def _and(self) -> Expr:
-        node = self._relation()
-        while self._peek("&&"):
-            at = self._take().at
-            node = CallExpr(at, "_&&_", None, (node, self._relation()))
-        return node
-
-    def _relation(self) -> Expr:
-        node = self._sum()
-        while self._peek(*_RELATIONS) or (self._token.kind == "word" and self._token.text == "in"):
+    def _binary(self, level: int) -> Expr:
+        """Parse a chain of left-associative operators of one level of precedence."""
+        if level == len(_OPERATORS):
+            return self._unary()
+        expr = self._binary(level + 1)
+        while self._token.kind in ("sign", "word") and self._token.text in _OPERATORS[level]:
             token = self._take()
             function = "@in" if token.text == "in" else f"_{token.text}_"
-            node = CallExpr(token.at, function, None, (node, self._sum()))
-        return node
-
-    def _sum(self) -> Expr:
-        node = self._product()
-        while self._peek("+", "-"):
-            token = self._take()
-            node = CallExpr(token.at, f"_{token.text}_", None, (node, self._product()))
-        return node
-
-    def _product(self) -> Expr:
-        node = self._unary()
-        while self._peek("*", "/", "%"):
-            token = self._take()
-            node = CallExpr(token.at, f"_{token.text}_", None, (node, self._unary()))
-        return node
+            expr = CallExpr(token.at, function, None, (expr, self._binary(level + 1)))
+        return expr
 
     def _unary(self) -> Expr:
         if self._peek("!"):
@@ -198,7 +176,7 @@ class _Parser:
         while not self._accept(end):
             if args:
                 self._expect(",")
-                if self._accept(end):  # a comma may stand before the end
+                if self._accept(end):  # a trailing comma
                     break
             args.append(self._expression())
         return tuple(args)

@@ -1,8 +1,7 @@
-"""Values and schemas as expressions see them: declared fields only, under names an expression can spell.
+"""Convert schemas to CEL types and JSON values to CEL values: declared fields only, under escaped names.
 
-Whoever reads an object through a schema sees `kind`, `apiVersion` and the name in its metadata too, where
-the object is a resource. What a schema leaves open (`x-kubernetes-preserve-unknown-fields`) has no type and
-is not there.
+A resource also has `kind`, `apiVersion` and its name in metadata. Fields that a schema does not declare
+(`x-kubernetes-preserve-unknown-fields`) have no type and are not visible to expressions.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _TEXTS = {
 
 @lru_cache(maxsize=4096)
 def escape(name: str) -> str | None:
-    """How an expression spells a field; None: it cannot."""
+    """Return the escaped name of a field, or None if expressions cannot refer to it."""
     if name in _WORDS:
         return f"__{name}__"
     if not _SPELLABLE.fullmatch(name):
@@ -51,7 +50,7 @@ def escape(name: str) -> str | None:
 
 
 def type_of(schema: Schema, *, resource: bool = False) -> CelType | None:
-    """The type of what a schema describes; None: expressions cannot see it."""
+    """Return the CEL type of a schema, or None if it is not visible to expressions."""
     if schema.get(INT_OR_STRING):
         return types.DYN
     match schema.get("type"):
@@ -89,7 +88,7 @@ def fields_of(schema: Schema, resource: bool) -> dict[str, Schema]:
 
 
 def value_of(value: Any, schema: Schema | None, *, resource: bool = False) -> Any:
-    """A JSON value with the types its schema gives it."""
+    """Convert a JSON value to the types of its schema."""
     if value is None or schema is None or schema.get(INT_OR_STRING):
         return value
     match schema.get("type"):
@@ -109,14 +108,14 @@ def value_of(value: Any, schema: Schema | None, *, resource: bool = False) -> An
 def _list(items: list[Any], schema: Schema) -> list[Any]:
     inner = items_of(schema)
     resource = bool(inner and inner.get(EMBEDDED))
-    made = [value_of(item, inner, resource=resource) for item in items]
+    result = [value_of(item, inner, resource=resource) for item in items]
     match schema.get(LIST_TYPE):
         case "set":
-            return UnorderedList(made)
+            return UnorderedList(result)
         case "map":
             keys = (escape(key) for key in schema.get(LIST_KEYS, ()))
-            return UnorderedList(made, tuple(key for key in keys if key))
-    return made
+            return UnorderedList(result, tuple(key for key in keys if key))
+    return result
 
 
 def _object(value: dict[str, Any], schema: Schema, resource: bool) -> dict[str, Any]:
@@ -125,17 +124,17 @@ def _object(value: dict[str, Any], schema: Schema, resource: bool) -> dict[str, 
         below = bool(others.get(EMBEDDED))
         return {name: value_of(inner, others, resource=below) for name, inner in value.items()}
     fields = fields_of(schema, resource)
-    made = CelObject()
+    result = CelObject()
     for name, inner in value.items():
         known = fields.get(name)
         spelled = escape(name) if known is not None else None
         if known is not None and spelled is not None:
-            made[spelled] = value_of(inner, known, resource=bool(known.get(EMBEDDED)))
-    return made
+            result[spelled] = value_of(inner, known, resource=bool(known.get(EMBEDDED)))
+    return result
 
 
 def _text(value: str, format: str) -> Any:
-    """What does not have its format is told by validation; here it stays text."""
+    """Convert a formatted string. A malformed one stays a string; validation reports it."""
     with suppress(CelEvaluationError, binascii.Error, ValueError):
         match format:
             case "byte":

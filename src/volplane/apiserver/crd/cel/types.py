@@ -1,7 +1,7 @@
-"""Types of expressions, and when one fits another.
+"""CEL types, and which types are compatible.
 
-`dyn` fits everything: what is known only when the expression runs (int-or-string) is checked then. Single
-capitals are variables that a signature binds: in `_==_(A, A)` both sides must agree.
+`dyn` is compatible with everything: a type known only at run time (int-or-string) is checked then. Single
+capitals are type variables of a signature: in `_==_(A, A)` both sides must have the same type.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Bindings = dict[str, CelType]
 
 
 def fits(wanted: CelType, given: CelType, bound: Bindings) -> bool:
-    """May a value of the given type stand where the other is wanted? Binds variables on the way."""
+    """Return whether a value of type `given` is valid where `wanted` is required; binds type variables."""
     if wanted.is_variable:
         known = bound.get(wanted.name)
         if known is None or known == DYN:
@@ -80,7 +80,7 @@ def _takes_null(type: CelType) -> bool:
 
 
 def bind(type: CelType, bound: Bindings) -> CelType:
-    """A type with its variables replaced; one that nothing decided is dynamic."""
+    """Replace type variables; an unbound variable becomes dyn."""
     if type.is_variable:
         return bound.get(type.name, DYN)
     if not type.inner:
@@ -89,6 +89,6 @@ def bind(type: CelType, bound: Bindings) -> CelType:
 
 
 def join(types: list[CelType]) -> CelType:
-    """The type of elements that stand together in a literal."""
+    """Return the common type of the elements of a literal."""
     first = types[0] if types else DYN
     return first if all(fits(first, t, {}) and t != DYN for t in types) else DYN

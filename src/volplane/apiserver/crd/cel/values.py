@@ -1,7 +1,7 @@
-"""Values while an expression runs, and what makes two of them equal.
+"""Values during evaluation, and their equality.
 
-Numbers, text, bytes, times and lists are Python's own. `Obj` is an object with declared fields, a plain dict
-is a map. Lists that are sets or maps by schema are equal whatever their order.
+Numbers, strings, bytes, times and lists are Python's own. A `CelObject` has declared fields, a plain dict is
+a map. Lists with list type `set` or `map` are equal regardless of order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class CelObject(dict[str, Any]):
 
 
 class UnorderedList(list[Any]):
-    """A list without order: `keys` identify the elements of a map list, none mean a set."""
+    """A list with list type `map` (`keys` identify its elements) or `set` (no keys)."""
 
     def __init__(self, items: Any = (), keys: tuple[str, ...] = ()) -> None:
         super().__init__(items)
@@ -42,13 +42,13 @@ class OptionalValue:
 
 
 class CelNamespace:
-    """`optional`, where functions of that name stand."""
+    """`optional`, the namespace of the functions `optional.of` and `optional.none`."""
 
     type = CelType("optional")
 
 
 class CostBudget:
-    """How many steps may still be taken."""
+    """The number of cost steps that are left."""
 
     __slots__ = ("left",)
 
@@ -129,17 +129,17 @@ def key_of(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def concatenate_lists(one: list[Any], other: list[Any]) -> list[Any]:
-    """`+` of lists. Sets grow by what is new; map lists replace what has the same key, in place."""
+    """Concatenate lists with `+`. Sets add new elements; map lists replace elements with the same key."""
     if not isinstance(one, UnorderedList):
         return [*one, *other]
-    made = UnorderedList(one, one.keys)
+    result = UnorderedList(one, one.keys)
     for item in other:
-        at = next((i for i, held in enumerate(made) if _same_element(held, item, one.keys)), None)
+        at = next((i for i, held in enumerate(result) if _same_element(held, item, one.keys)), None)
         if at is None:
-            made.append(item)
+            result.append(item)
         elif one.keys:
-            made[at] = item
-    return made
+            result[at] = item
+    return result
 
 
 def _same_element(one: Any, other: Any, keys: tuple[str, ...]) -> bool:

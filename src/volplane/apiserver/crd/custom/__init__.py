@@ -1,1 +1,1 @@
-"""The objects of one defined kind in one version, through the same verbs as every other kind."""
+"""Serving the objects of a custom kind in one version, through the same verbs as every other kind."""

@@ -1,8 +1,8 @@
-"""What a version's schema does to objects: to those that are sent, and to those that are stored.
+"""Apply the schema of a version to objects that are sent and to objects that are stored.
 
-A request is pruned and defaulted by the version it speaks. What is stored has the form of the storage
-version; read through another version it loses what that version does not know. Only apiVersion is
-converted, so the stored bytes serve every version.
+A request is pruned and defaulted with the schema of its version. Objects are stored in the storage version;
+when they are read in another version, fields unknown to that version are pruned. Conversion changes only
+apiVersion, so the stored bytes serve every version.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Coercion:
         self._type = {"apiVersion": api_version, "kind": kind}
 
     def clean(self, data: Plain) -> list[str]:
-        """A sent object without what the version does not know; the paths of what went.
+        """Prune fields that the version does not know from a sent object; return their paths.
 
-        Raises Undecodable for metadata of the wrong form.
+        Raise Undecodable if the metadata is malformed.
         """
         _normalize_numbers(data, 0)
         given = data.get("metadata")
@@ -44,23 +44,23 @@ class Coercion:
         return found
 
     def fill(self, obj: Plain) -> Plain:
-        """With the version's defaults."""
+        """Return the object with the version's defaults."""
         if not self._defaults:
             return obj
-        made = deepcopy(obj)
-        fill(made, self.schema)
-        return made
+        result = deepcopy(obj)
+        fill(result, self.schema)
+        return result
 
     def to_storage(self, obj: Plain) -> Plain:
-        """Without what the storage version does not know."""
+        """Return the object without fields that the storage version does not know."""
         if not self.converts:
             return obj
-        made = deepcopy(obj)
-        self._prune(made, self.storage)
-        return made
+        result = deepcopy(obj)
+        self._prune(result, self.storage)
+        return result
 
     def from_storage(self, data: Plain) -> None:
-        """A stored object as this version shows it, in place."""
+        """Convert a stored object to this version, in place."""
         self._prune(data, self.storage)
         fill(data, self.storage)
         if self.converts:
@@ -74,7 +74,7 @@ class Coercion:
 
 
 def _normalize_numbers(value: Any, depth: int) -> None:
-    """Numbers as Go keeps them, and no deeper than anybody can follow."""
+    """Normalize numbers as Go does, in place, and limit the nesting depth."""
     if depth > MAX_DEPTH:
         raise Undecodable("exceeded max depth")
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""What `kubectl get` prints of a custom resource: its name, and the columns its definition asks for."""
+"""The table columns of a custom resource: its name, and the definition's additionalPrinterColumns."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _IN_JSONPATH = "Custom resource definition column (in JSONPath format): "
 Cell = Callable[[Any, datetime], Any]
 
 
-def printer(asked: Sequence[Definition]) -> TablePrinter:
-    """Without any column asked for, the age is shown."""
-    wanted = [(column, found) for column in asked or (AGE,) if (found := _path(column)) is not None]
+def printer(columns: Sequence[Definition]) -> TablePrinter:
+    """Return the table printer; without additional columns it shows the age."""
+    wanted = [(column, found) for column in columns or (AGE,) if (found := _path(column)) is not None]
     headers = (NAME, *(_header(column) for column, _ in wanted))
     cells = [_cell(column.type, find) for column, find in wanted]
     return TablePrinter(
@@ -96,9 +96,5 @@ def _date(value: Any, now: datetime) -> str | None:
 
 
 _FORMATTERS: dict[str, Cell] = {
-    "string": _text,
-    "integer": _integer,
-    "number": _number,
-    "boolean": _boolean,
-    "date": _date,
-}
+    "string": _text, "integer": _integer, "number": _number, "boolean": _boolean, "date": _date,
+}  # fmt: skip

@@ -1,6 +1,6 @@
-"""JSONPath as printer columns use it: members, indices, `[*]`, and `[?(@.type=="BindingReady")]`.
+"""JSONPath as printer columns use it: members, indices, `[*]`, and `[?(@.type=="Ready")]`.
 
-A path that is none of this finds nothing, so its column stays empty.
+Any other path finds nothing, so that its column stays empty.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InvalidJSONPath(ValueError):
 
 @lru_cache(maxsize=1024)
 def compile(path: str) -> Callable[[Any], list[Any]]:
-    """What a path finds in a value. Raises BadPath."""
+    """Return a function that finds the values at a path. Raise InvalidJSONPath."""
     steps = list(_steps(path))
 
     def find(value: Any) -> list[Any]:
@@ -132,12 +132,12 @@ def _compares(given: Any, sign: str, wanted: Any) -> bool:
 
 
 def members(path: str) -> tuple[str, ...]:
-    """The names along a path of bare members: `.spec.replicas`."""
+    """Return the names in a simple path such as `.spec.replicas`."""
     return tuple(path.removeprefix(".").split("."))
 
 
 def get(value: Any, names: Iterable[str]) -> Any:
-    """What stands at a path of members, or None."""
+    """Return the value at a path of member names, or None."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value

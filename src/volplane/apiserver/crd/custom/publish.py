@@ -1,7 +1,7 @@
-"""The schema of a custom kind as OpenAPI publishes it, in both versions.
+"""Publish the schema of a custom kind in OpenAPI v3 and v2.
 
-Version 3 carries it as it is. Version 2 has no alternatives and no null, and its readers (old kubectl) take
-what is described for all there is, so places that keep unknown fields are left open there.
+OpenAPI v3 takes it nearly unchanged. v2 has no anyOf and no null, and its readers (old kubectl) reject
+undeclared fields, so parts that preserve unknown fields are published without a schema there.
 """
 
 from __future__ import annotations
@@ -16,55 +16,60 @@ _TEXT = {"type": "string"}
 
 
 def published_model(schema: Schema | None, meta: Made, *, v2: bool) -> Made:
-    """The kind's own schema with metadata as it really is; `meta` refers to ObjectMeta."""
+    """Return the schema of a kind with the real metadata; `meta` is a reference to ObjectMeta."""
     if schema is None or (v2 and schema.get(PRESERVE)):
         return {"type": "object"}
-    made = _v2(schema) if v2 else dict(schema)
-    properties = {n: _publish_schema(s, meta, v2=v2) for n, s in made.get("properties", {}).items()}
-    made["properties"] = {
+    result = _v2(schema) if v2 else dict(schema)
+    properties = {n: _publish_schema(s, meta, v2=v2) for n, s in result.get("properties", {}).items()}
+    result["properties"] = {
         **properties,
         "apiVersion": dict(_TEXT),
         "kind": dict(_TEXT),
         "metadata": dict(meta),
     }
-    return made
+    return result
 
 
 def _publish_schema(schema: Schema, meta: Made, *, v2: bool) -> Made:
-    """Resources inside have metadata too."""
-    made = dict(schema) if v2 else _spell_out_int_or_string(schema)
-    if made.get("properties"):
-        made["properties"] = {n: _publish_schema(s, meta, v2=v2) for n, s in made["properties"].items()}
+    """Add the metadata of embedded resources."""
+    result = dict(schema) if v2 else _spell_out_int_or_string(schema)
+    if result.get("properties"):
+        result["properties"] = {n: _publish_schema(s, meta, v2=v2) for n, s in result["properties"].items()}
     for key, inner in (("items", items_of(schema)), ("additionalProperties", additional_of(schema))):
         if inner is not None:
-            made[key] = _publish_schema(inner, meta, v2=v2)
-    if made.get(EMBEDDED) and not (v2 and made.get(PRESERVE)):
-        known = made.get("properties", {})
-        made["properties"] = {**known, "apiVersion": dict(_TEXT), "kind": dict(_TEXT), "metadata": dict(meta)}
-        made["required"] = list(dict.fromkeys([*made.get("required", ()), "kind", "apiVersion"]))
-    return made
+            result[key] = _publish_schema(inner, meta, v2=v2)
+    if result.get(EMBEDDED) and not (v2 and result.get(PRESERVE)):
+        known = result.get("properties", {})
+        result["properties"] = {
+            **known,
+            "apiVersion": dict(_TEXT),
+            "kind": dict(_TEXT),
+            "metadata": dict(meta),
+        }
+        result["required"] = list(dict.fromkeys([*result.get("required", ()), "kind", "apiVersion"]))
+    return result
 
 
 def _v2(schema: Schema) -> Made:
-    made = {key: value for key, value in schema.items() if key not in _COMBINATORS}
-    if made.pop("nullable", False):
-        made = _without_type(made)
-    if made.get(PRESERVE):
-        made = {k: v for k, v in made.items() if k not in ("items", "properties")}
-        if made.get("type") == "object":
-            made.pop("type")
-    if made.get("type") == "array" and "items" not in made:
-        made.pop("type")
-    properties = made.get("properties")
+    result = {key: value for key, value in schema.items() if key not in _COMBINATORS}
+    if result.pop("nullable", False):
+        result = _without_type(result)
+    if result.get(PRESERVE):
+        result = {k: v for k, v in result.items() if k not in ("items", "properties")}
+        if result.get("type") == "object":
+            result.pop("type")
+    if result.get("type") == "array" and "items" not in result:
+        result.pop("type")
+    properties = result.get("properties")
     if properties:
         optional = {name for name, inner in properties.items() if inner.get("nullable")}
-        made["properties"] = {name: _v2(inner) for name, inner in properties.items()}
-        needed = [name for name in made.pop("required", ()) if name not in optional]
-        made = {**made, "required": needed} if needed else made
-    for key, inner in (("items", items_of(made)), ("additionalProperties", additional_of(made))):
+        result["properties"] = {name: _v2(inner) for name, inner in properties.items()}
+        needed = [name for name in result.pop("required", ()) if name not in optional]
+        result = {**result, "required": needed} if needed else result
+    for key, inner in (("items", items_of(result)), ("additionalProperties", additional_of(result))):
         if inner is not None:
-            made[key] = _v2(inner)
-    return made
+            result[key] = _v2(inner)
+    return result
 
 
 def _without_type(schema: Made) -> Made:
@@ -72,8 +77,8 @@ def _without_type(schema: Made) -> Made:
 
 
 def _spell_out_int_or_string(schema: Schema) -> Made:
-    """int-or-string spelled out, for readers of version 3 that do not know the extension."""
-    made = dict(schema)
-    if made.get(INT_OR_STRING) and "anyOf" not in made and "allOf" not in made:
-        made["anyOf"] = [{"type": "integer"}, {"type": "string"}]
-    return made
+    """Spell out int-or-string as anyOf, for v3 readers that do not know the extension."""
+    result = dict(schema)
+    if result.get(INT_OR_STRING) and "anyOf" not in result and "allOf" not in result:
+        result["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    return result

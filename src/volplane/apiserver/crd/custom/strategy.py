@@ -1,14 +1,11 @@
-"""What the definition of a kind adds to the generic verbs.
+"""The strategy of a custom kind, from its definition.
 
-Everything that depends on the schema is compiled when the kind is registered; a request runs it.
+Everything that depends on the schema is compiled when the kind is registered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
-
-from msgspec import structs
 
 from volplane.api import names
 from volplane.api.apiextensions import CustomResourceDefinitionVersion as Version
@@ -17,18 +14,17 @@ from volplane.api.kinds import Kind
 from volplane.apiserver.crd import cel_rules
 from volplane.apiserver.crd.custom.coercion import Coercion, Plain
 from volplane.apiserver.crd.custom.columns import printer
+from volplane.apiserver.crd.custom.object_access import CustomObjectAccess, CustomSelectorReader
 from volplane.apiserver.crd.custom.scale import CustomScale
-from volplane.apiserver.crd.custom.shape import CustomSelectorReader, CustomShape
 from volplane.apiserver.crd.schema import VALIDATIONS, Schema, embedded, lists, may_contain_key
 from volplane.apiserver.crd.schema.correlate import ValuePair
 from volplane.apiserver.crd.schema.values import ROOT_PATH, TYPE_INVALID, validate
-from volplane.apiserver.facts import Facts, SelectableValue
 from volplane.apiserver.metadata import is_qualified_finalizer
 from volplane.apiserver.object_access import ObjectAccess
 from volplane.apiserver.selectors import SelectorReader
 from volplane.apiserver.strategy import ApiCall, Strategy
 
-# After one of these, rules might stumble over what is wrong already.
+# After one of these errors rules are not evaluated, because they could fail for the same reason.
 _BLOCKING = frozenset(
     {"FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", TYPE_INVALID}
 )
@@ -41,21 +37,20 @@ _NOT_CHECKED = (
 class CustomStrategy(Strategy[Plain]):
     def __init__(self, kind: Kind, version: Version, coercion: Coercion, warnings: tuple[str, ...]) -> None:
         super().__init__(kind)
-        self.facts: Facts = structs.replace(self.facts, fields=_selectable(kind, version), legacy_fields=True)
-        self._shape = CustomShape(kind, coercion)
-        self.access: ObjectAccess[Plain] = self._shape
+        self._access = CustomObjectAccess(kind, coercion)
+        self.access: ObjectAccess[Plain] = self._access
         self.schema = coercion.schema
         self.warnings = warnings
         self.printer = printer(version.additional_printer_columns)
         scale = version.subresources.scale if version.subresources is not None else None
         self.scaling = self._replicas = CustomScale(scale) if scale is not None else None
-        self.terminating = False  # its definition is: nothing new may come
+        self.terminating = False  # the definition is being deleted: no new objects
         self._coercion = coercion
         self._rules = _compile_rules(coercion.schema)
         self._status_schema = (coercion.schema or {}).get("properties", {}).get("status")
 
     def selector_reader(self) -> SelectorReader:
-        return CustomSelectorReader(self.facts.fields, self._shape)
+        return CustomSelectorReader(self.kind.selectable, self._access)
 
     def defaults(self, obj: Plain) -> Plain:
         return self._coercion.fill(obj)
@@ -76,50 +71,50 @@ class CustomStrategy(Strategy[Plain]):
         return super().prepare_update(call, old, new)
 
     def prepare_status(self, call: ApiCall, old: Plain, new: Plain) -> Plain:
-        """Everything but the status stays, and who owns it."""
-        made = super().prepare_status(call, old, new)
-        meta, owners = {**made["metadata"]}, new["metadata"].get("managedFields")
+        """Only the status and its owners change."""
+        result = super().prepare_status(call, old, new)
+        meta, owners = {**result["metadata"]}, new["metadata"].get("managedFields")
         meta.pop("managedFields", None)
-        return {**made, "metadata": {**meta, "managedFields": owners} if owners else meta}
+        return {**result, "metadata": {**meta, "managedFields": owners} if owners else meta}
 
     def spec_changed(self, old: Plain, new: Plain) -> bool:
-        """Any change but one of metadata; a status that the main endpoint may write counts too."""
+        """Any change outside metadata counts, including a status that the main endpoint writes."""
         return self.access.differs(old, new, except_for=("metadata",))
 
     # Validation
 
     def validate_create(self, call: ApiCall, obj: Plain) -> list[Cause]:
-        wrong = validate(obj, self.schema) + self._scale_causes(obj)
-        wrong += embedded.validate(obj, self.schema) + lists.validate(obj, self.schema)
-        return wrong + self._rule_causes(call, wrong, obj)
+        causes = validate(obj, self.schema) + self._scale_causes(obj)
+        causes += embedded.validate(obj, self.schema) + lists.validate(obj, self.schema)
+        return causes + self._rule_causes(call, causes, obj)
 
     def validate_update(self, call: ApiCall, old: Plain, new: Plain) -> list[Cause]:
-        wrong = validate(new, self.schema, pair=ValuePair(new, old)) + self._scale_causes(new)
-        wrong += embedded.validate(new, self.schema) + self._list_causes(old, new)
-        return wrong + self._rule_causes(call, wrong, new, old)
+        causes = validate(new, self.schema, pair=ValuePair(new, old)) + self._scale_causes(new)
+        causes += embedded.validate(new, self.schema) + self._list_causes(old, new)
+        return causes + self._rule_causes(call, causes, new, old)
 
     def validate_status(self, call: ApiCall, old: Plain, new: Plain) -> list[Cause]:
-        wrong: list[Cause] = []
+        causes: list[Cause] = []
         if "status" in new:
             pair = ValuePair(new, old).member("status")
-            wrong += validate(new["status"], self._status_schema, base="status", pair=pair)
-        wrong += self._scale_causes(new, status_only=True) + self._list_causes(old, new)
-        return wrong + self._rule_causes(call, wrong, new, old)
+            causes += validate(new["status"], self._status_schema, base="status", pair=pair)
+        causes += self._scale_causes(new, status_only=True) + self._list_causes(old, new)
+        return causes + self._rule_causes(call, causes, new, old)
 
     def _scale_causes(self, obj: Plain, *, status_only: bool = False) -> list[Cause]:
         return self._replicas.validate(obj, status_only=status_only) if self._replicas is not None else []
 
     def _list_causes(self, old: Plain, new: Plain) -> list[Cause]:
-        """Lists that had something twice before may keep it."""
-        wrong = lists.validate(new, self.schema)
-        return [] if wrong and lists.validate(old, self.schema) else wrong
+        """Lists that already had duplicates may keep them."""
+        causes = lists.validate(new, self.schema)
+        return [] if causes and lists.validate(old, self.schema) else causes
 
     def _rule_causes(
-        self, call: ApiCall, wrong: list[Cause], new: Plain, old: Plain | None = None
+        self, call: ApiCall, causes: list[Cause], new: Plain, old: Plain | None = None
     ) -> list[Cause]:
         if self._rules is None:
             return []
-        if any(cause.reason in _BLOCKING for cause in wrong):
+        if any(cause.reason in _BLOCKING for cause in causes):
             return [Cause("FieldValueInvalid", f"Invalid value: null: {_NOT_CHECKED}", ROOT_PATH)]
         return cel_rules.RuleCheck(call.warnings.append).run(self._rules, new, old)
 
@@ -129,20 +124,12 @@ def _compile_rules(schema: Schema | None) -> cel_rules.RuleNode | None:
         return None
     try:
         return cel_rules.compile_rules(schema)
-    except (
-        cel_rules.InvalidRule
-    ) as bad:  # validation of the definition has let it through: our mistake, not the writer's
+    except cel_rules.InvalidRule as bad:  # a bug: validation of the definition should have refused it
         raise AssertionError(f"a stored rule does not compile: {bad.words}") from bad
 
 
-def _selectable(kind: Kind, version: Version) -> Mapping[str, SelectableValue]:
-    always = ("metadata.name", "metadata.namespace") if kind.namespaced else ("metadata.name",)
-    asked = (field.json_path.removeprefix(".") for field in version.selectable_fields)
-    return {path: SelectableValue(path) for path in (*always, *asked)}
-
-
 def _warn_of_finalizers(call: ApiCall, obj: Plain, known: Any) -> None:
-    """Custom resources may have any finalizer; one without a domain may one day be another's too."""
+    """Warn about finalizers without a domain, which may conflict with those of other writers."""
     for name in sorted(set(obj["metadata"].get("finalizers", ())) - set(known)):
         if names.is_qualified(name) and not is_qualified_finalizer(name):
             words = "name including a path (/)" if "." in name else "name"

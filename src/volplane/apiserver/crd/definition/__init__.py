@@ -1,6 +1,5 @@
-"""The CustomResourceDefinition kind itself: what may be defined, and what its status says.
+"""The CustomResourceDefinition kind itself: its validation and its status.
 
-Status is worked out when a definition is written, from the other definitions there are at that moment, so
-that the answer to a POST already says whether the kind is served; the keeper repeats it when names become
-free.
+The status is computed when a definition is written, from the other definitions at that moment, so that the
+response to a POST already shows whether the kind is served. The registrar updates it when names become free.
 """

@@ -1,4 +1,4 @@
-"""Groups of the Kubernetes project need its word: an annotation that names where the API was approved."""
+"""Protected groups (*.k8s.io, *.kubernetes.io) need an annotation that shows the API's approval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SEE = "see https://github.com/kubernetes/enhancements/pull/1111"
 
 
 class ApprovalState(StrEnum):
-    """What the annotation says; the values are the reasons of the condition."""
+    """The state of the annotation; the values are the reasons of the condition."""
 
     INVALID = "InvalidAnnotation"
     MISSING = "MissingAnnotation"
@@ -37,8 +37,8 @@ def approval_state(annotations: Mapping[str, str]) -> tuple[ApprovalState, str]:
         return ApprovalState.BYPASSED, f'not approved: "{text}"'
     if _is_url(text):
         return ApprovalState.APPROVED, f"approved in {text}"
-    told = f'protected groups must have approval annotation "{ANNOTATION}" with either a URL or a reason'
-    return ApprovalState.INVALID, f'{told} starting with "unapproved", {_SEE}'
+    message = f'protected groups must have approval annotation "{ANNOTATION}" with either a URL or a reason'
+    return ApprovalState.INVALID, f'{message} starting with "unapproved", {_SEE}'
 
 
 def _is_url(text: str) -> bool:
@@ -65,7 +65,7 @@ def validate(new: Definition, old: Definition | None = None) -> list[Cause]:
 
 
 def approval_condition(definition: Definition) -> Condition | None:
-    """The condition that a protected group gets."""
+    """Return the condition for a protected group, else None."""
     if not is_protected(definition.spec.group):
         return None
     found, why = approval_state(definition.metadata.annotations)

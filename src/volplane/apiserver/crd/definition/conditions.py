@@ -12,7 +12,7 @@ from volplane.api.apiextensions import CustomResourceDefinitionVersion as Versio
 
 ESTABLISHED, NAMES_ACCEPTED, TERMINATING = "Established", "NamesAccepted", "Terminating"
 CONFORMANT = "KubernetesAPIApprovalPolicyConformant"
-CLEANUP = "customresourcecleanup.apiextensions.k8s.io"  # the finalizer that waits for the instances to go
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"  # finalizer: the instances are deleted first
 
 
 def find(definition: Definition, type: str) -> Condition | None:
@@ -37,15 +37,15 @@ def condition(type: str, status: str, reason: str, message: str) -> Condition:
 
 
 def with_condition(definition: Definition, new: Condition, now: str) -> Definition:
-    """The condition set; its time changes only with its status."""
+    """Set a condition; lastTransitionTime changes only with its status."""
     old = find(definition, new.type)
     since = old.last_transition_time if old is not None and old.status == new.status else ""
-    made = structs.replace(new, last_transition_time=since or now)
-    if old == made:
+    result = structs.replace(new, last_transition_time=since or now)
+    if old == result:
         return definition
     known = definition.status.conditions
-    replaced = tuple(made if c.type == new.type else c for c in known)
-    status = structs.replace(definition.status, conditions=replaced if old else (*known, made))
+    replaced = tuple(result if c.type == new.type else c for c in known)
+    status = structs.replace(definition.status, conditions=replaced if old else (*known, result))
     return structs.replace(definition, status=status)
 
 

@@ -1,7 +1,8 @@
-"""Whose name it is: two definitions of one group may not share resource names or kinds.
+"""Name conflicts: two definitions of one group may not share resource names or kinds.
 
-The first that asks has a name until it gives it up; a later one keeps what it had before and waits. Nothing
-is refused: a definition whose names are taken is stored, and says so in its conditions.
+The first definition owns a name until it gives it up; a later one keeps its previously accepted names and
+waits. Nothing is refused: a definition with conflicting names is stored, and its conditions show the
+conflict.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ SERVED = condition(ESTABLISHED, "True", "InitialNamesAccepted", "the initial nam
 
 
 def accept_names(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
-    """The definition with its accepted names and what follows from them."""
-    accepted, verdict = _accept(definition, _names_in_use(definition, others))
+    """Return the definition with its accepted names and the conditions that follow from them."""
+    accepted, names_condition = _accept(definition, _names_in_use(definition, others))
     status = structs.replace(definition.status, accepted_names=accepted)
-    definition = with_condition(structs.replace(definition, status=status), verdict, now)
-    return with_condition(definition, _established_condition(definition, verdict), now)
+    definition = with_condition(structs.replace(definition, status=status), names_condition, now)
+    return with_condition(definition, _established_condition(definition, names_condition), now)
 
 
 def _established_condition(definition: Definition, names: Condition) -> Condition:
-    """Once served, always served: names given away later do not take a kind from its users."""
+    """An established definition stays established, even if its names conflict later."""
     old = find(definition, ESTABLISHED)
     if old is not None and old.status == "True":
         return old
@@ -43,7 +44,7 @@ def _established_condition(definition: Definition, names: Condition) -> Conditio
 
 
 def _names_in_use(definition: Definition, others: Iterable[Definition]) -> tuple[set[str], set[str]]:
-    """Resource names and kinds that other definitions of the group have."""
+    """Return the resource names and kinds of the other definitions in the group."""
     resources: set[str] = set()
     kinds: set[str] = set()
     for other in others:
@@ -55,11 +56,11 @@ def _names_in_use(definition: Definition, others: Iterable[Definition]) -> tuple
     return resources - {""}, kinds - {""}
 
 
-def _accept(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple[Names, Condition]:
-    resources, kinds = taken
-    wanted, had = definition.spec.names, definition.status.accepted_names
-    verdict = NO_CONFLICTS
-    given = {"categories": wanted.categories}
+def _accept(definition: Definition, in_use: tuple[set[str], set[str]]) -> tuple[Names, Condition]:
+    resources, kinds = in_use
+    names, accepted = definition.spec.names, definition.status.accepted_names
+    names_condition = NO_CONFLICTS
+    changes = {"categories": names.categories}
     for field, word, used in (
         ("plural", "Plural", resources),
         ("singular", "Singular", resources),
@@ -67,17 +68,17 @@ def _accept(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple[N
         ("kind", "Kind", kinds),
         ("list_kind", "ListKind", kinds),
     ):
-        asked, held = getattr(wanted, field), getattr(had, field)
-        told = _conflict_message(asked, held, used)
-        if told:
-            verdict = condition(NAMES_ACCEPTED, "False", f"{word}Conflict", told)
+        requested, before = getattr(names, field), getattr(accepted, field)
+        conflict = _conflict_message(requested, before, used)
+        if conflict:
+            names_condition = condition(NAMES_ACCEPTED, "False", f"{word}Conflict", conflict)
         else:
-            given[field] = asked
-    return structs.replace(had, **given), verdict
+            changes[field] = requested
+    return structs.replace(accepted, **changes), names_condition
 
 
-def _conflict_message(asked: str | tuple[str, ...], held: str | tuple[str, ...], used: set[str]) -> str:
-    if isinstance(asked, str):
-        return f'"{asked}" is already in use' if asked != held and asked in used else ""
-    wrong = [f'"{name}" is already in use' for name in asked if name not in held and name in used]
+def _conflict_message(requested: str | tuple[str, ...], before: str | tuple[str, ...], used: set[str]) -> str:
+    if isinstance(requested, str):
+        return f'"{requested}" is already in use' if requested != before and requested in used else ""
+    wrong = [f'"{name}" is already in use' for name in requested if name not in before and name in used]
     return wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]" if wrong else ""

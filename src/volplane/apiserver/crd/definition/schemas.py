@@ -1,7 +1,7 @@
-"""The schemas of a definition as plain JSON, and where messages say that they stand.
+"""The schemas of a definition as plain JSON, with their paths for error messages.
 
-`items` and `additionalProperties` are unions that the typed form leaves as they came, so they are cleaned
-here: unknown keys and nulls go, wrong types are refused.
+`items` and `additionalProperties` are unions that decoding leaves untyped. They are cleaned here: unknown
+keys and nulls are removed, wrong types are refused.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MAPS = ("properties", "patternProperties", "definitions")
 
 
 def schema_of(version: Version) -> Schema | None:
-    """The schema of a version as plain JSON."""
+    """Return the schema of a version as plain JSON."""
     props = version.schema.open_apiv3_schema if version.schema is not None else None
     return None if props is None else msgspec.json.decode(msgspec.json.encode(props))
 
 
 def schemas_with_paths(definition: Definition) -> Iterator[tuple[str, Version, Schema | None]]:
-    """Each schema with the path that messages give it: one that all versions share is told once."""
+    """Yield each schema with its path in messages; a schema that all versions share is yielded once."""
     versions = definition.spec.versions
     if versions and all(v.schema is not None and v.schema == versions[0].schema for v in versions):
         yield "spec.validation", versions[0], schema_of(versions[0])
@@ -43,13 +43,13 @@ def schemas_with_paths(definition: Definition) -> Iterator[tuple[str, Version, S
 
 
 def is_same_in_all_versions(definition: Definition, field: str) -> bool:
-    """Do all versions say the same here (so that it counts as said once, for the whole definition)?"""
+    """Return whether the field is set and the same in all versions; messages then use the path `spec`."""
     values = [getattr(v, field) for v in definition.spec.versions]
     return bool(values) and all(value and value == values[0] for value in values)
 
 
 def normalize_schemas(definition: Definition) -> Definition:
-    """The definition with clean schemas. Raises BadRequest."""
+    """Return the definition with cleaned schemas. Raise BadRequest."""
     if any(_depth(schema_of(version)) > MAX_DEPTH for version in definition.spec.versions):
         raise BadRequest("exceeded max depth")
     versions = tuple(_normal(version) for version in definition.spec.versions)
@@ -59,7 +59,7 @@ def normalize_schemas(definition: Definition) -> Definition:
 
 
 def _depth(schema: Schema | None) -> int:
-    """How many schemas stand inside each other; counted level by level, so that no depth is too much."""
+    """Return the nesting depth; computed level by level, so that deep schemas do not exhaust the stack."""
     level, depth = [schema] if schema is not None else [], 0
     while level and depth <= MAX_DEPTH:
         level = [inner for outer in level for inner in subschemas(outer)]
@@ -80,43 +80,43 @@ def _normal(version: Version) -> Version:
 
 
 def _clean(schema: dict[str, Any]) -> dict[str, Any]:
-    """What stands in the unions goes through the typed form once, at every level."""
+    """Decode the schemas in unions, at every level."""
     for key in ("maximum", "minimum", "multipleOf"):
         if isinstance(limit := schema.get(key), float) and limit.is_integer():
-            schema = {**schema, key: int(limit)}  # what came by protobuf has no whole numbers
+            schema = {**schema, key: int(limit)}  # protobuf carries them as floats
     return map_schemas(schema, _clean, _clean_typed)
 
 
 def _clean_typed(schema: dict[str, Any]) -> dict[str, Any]:
     props, _ = convert_struct(JSONSchemaProps, _clean(schema))
-    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(props))
-    return made
+    result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(props))
+    return result
 
 
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def map_schemas(schema: dict[str, Any], edit: Edit, edit_union: Edit | None = None) -> dict[str, Any]:
-    """A copy with every schema directly below edited."""
+    """Return a copy in which every direct subschema is edited."""
     of_union = edit_union or edit
-    made = dict(schema)
+    result = dict(schema)
     for key in _UNIONS:
-        if isinstance(made.get(key), dict):
-            made[key] = of_union(made[key])
+        if isinstance(result.get(key), dict):
+            result[key] = of_union(result[key])
     for key in _NESTED:
-        if isinstance(made.get(key), dict):
-            made[key] = edit(made[key])
+        if isinstance(result.get(key), dict):
+            result[key] = edit(result[key])
     for key in _LISTS:
-        if isinstance(made.get(key), list):
-            made[key] = [edit(inner) if isinstance(inner, dict) else inner for inner in made[key]]
+        if isinstance(result.get(key), list):
+            result[key] = [edit(inner) if isinstance(inner, dict) else inner for inner in result[key]]
     for key in _MAPS:
-        if isinstance(made.get(key), dict):
-            made[key] = {n: edit(s) if isinstance(s, dict) else s for n, s in made[key].items()}
-    return made
+        if isinstance(result.get(key), dict):
+            result[key] = {n: edit(s) if isinstance(s, dict) else s for n, s in result[key].items()}
+    return result
 
 
 def subschemas(schema: Schema) -> Iterator[Schema]:
-    """The schemas directly inside one."""
+    """Yield the direct subschemas."""
     found: list[Any] = [schema.get(key) for key in (*_UNIONS, *_NESTED)]
     for key in _LISTS:
         found += schema.get(key) or ()
@@ -126,7 +126,7 @@ def subschemas(schema: Schema) -> Iterator[Schema]:
 
 
 def walk_schemas(schema: Schema | None) -> Iterator[Schema]:
-    """A schema and all schemas inside it."""
+    """Yield a schema and all schemas inside it."""
     if schema is not None:
         yield schema
         for inner in subschemas(schema):

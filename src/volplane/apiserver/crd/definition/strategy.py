@@ -1,7 +1,7 @@
-"""CustomResourceDefinitions through the generic verbs.
+"""The strategy of CustomResourceDefinitions.
 
-A definition is stored whether or not its names are free; its status says which it is. Deleting one only
-marks it: a finalizer keeps it until the keeper has removed its objects.
+A definition is stored even if its names conflict; its status shows the conflict. A finalizer keeps a deleted
+definition until the registrar has removed its objects.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DefinitionStrategy(Strategy[Definition]):
         conversion = spec.conversion or Conversion(strategy="None")
         return structs.replace(obj, spec=structs.replace(spec, names=names, conversion=conversion))
 
-    # Status is the server's: what others may say of it is only what /status is for.
+    # The server computes the status; clients can change it through /status only.
 
     async def admit_create(self, call: ApiCall, obj: Definition) -> Definition:
         others = await call.reader.list(Definition)
@@ -83,16 +83,16 @@ class DefinitionStrategy(Strategy[Definition]):
         return name_validation.subdomain_problems(name, prefix)
 
     def validate_create(self, call: ApiCall, obj: Definition) -> list[Cause]:
-        wrong = _name_causes(obj) + checks.validate(obj)
-        return wrong + approval.validate(obj)
+        causes = _name_causes(obj) + checks.validate(obj)
+        return causes + approval.validate(obj)
 
     def validate_update(self, call: ApiCall, old: Definition, new: Definition) -> list[Cause]:
-        wrong = checks.validate(new) if new.spec != old.spec else checks.stored_versions(new)
-        wrong += checks.validate_change(old, new, established=is_established(old))
-        return wrong + approval.validate(new, old)
+        causes = checks.validate(new) if new.spec != old.spec else checks.stored_versions(new)
+        causes += checks.validate_change(old, new, established=is_established(old))
+        return causes + approval.validate(new, old)
 
     def validate_status(self, call: ApiCall, old: Definition, new: Definition) -> list[Cause]:
-        return checks.validate_names("status.acceptedNames", new.status.accepted_names)
+        return list(checks.validate_names("status.acceptedNames", new.status.accepted_names))
 
     # Deletion
 
@@ -104,19 +104,19 @@ class DefinitionStrategy(Strategy[Definition]):
         return with_condition(structs.replace(obj, metadata=meta), PENDING, clock.stamp(call.now))
 
     def is_removable(self, obj: Definition) -> bool:
-        """Not before deletion has begun: until then the finalizer is not on it."""
+        """Deletion adds the finalizer first, so a definition is removable only after that."""
         return obj.is_deleting
 
 
 def update_status(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
-    """The definition with the status that follows from it and from its neighbours."""
+    """Return the definition with the status that follows from it and from the other definitions."""
     definition = naming_of.accept_names(definition, others, now)
     verdict = approval.approval_condition(definition)
     return definition if verdict is None else with_condition(definition, verdict, now)
 
 
 def _add_stored_version(definition: Definition) -> Definition:
-    """Every version that objects may have been stored in stays listed."""
+    """Add the storage version to storedVersions, which keeps every version ever used for storage."""
     storage, status = storage_version(definition.spec.versions), definition.status
     if storage is None or storage.name in status.stored_versions:
         return definition
@@ -128,12 +128,12 @@ def _name_causes(definition: Definition) -> list[Cause]:
     wanted = f"{definition.spec.names.plural}.{definition.spec.group}"
     if not definition.name or definition.name == wanted:
         return []
-    told = 'must be spec.names.plural+"."+spec.group'
-    return [invalid("metadata.name", definition.name, told)]
+    detail = 'must be spec.names.plural+"."+spec.group'
+    return [invalid("metadata.name", definition.name, detail)]
 
 
 def _warnings(definition: Definition) -> list[str]:
-    """What is legal but does not do what its writer thinks."""
+    """Return warnings about valid settings that have no effect."""
     found: list[str] = []
     for version in definition.spec.versions:
         for schema in walk_schemas(schema_of(version)):

@@ -1,13 +1,13 @@
-"""Structural schemas at work: what they remove from plain data, what they fill in, what they object to.
+"""Apply structural schemas to plain data: pruning, defaulting, validation.
 
-A schema is the plain JSON of `openAPIV3Schema`; every function here walks value and schema side by side.
-Data is changed in place and must belong to the caller. What upstream calls a node's structure (properties,
-items, additionalProperties, type) decides about pruning and defaults; everything else only validates.
+A schema is the plain JSON of `openAPIV3Schema`; the functions walk value and schema in parallel. Data is
+modified in place and must belong to the caller. The structure (properties, items, additionalProperties, type)
+controls pruning and defaulting; everything else only validates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ TYPE_META = frozenset({"apiVersion", "kind", "metadata"})
 
 
 def property_of(schema: Schema | None, name: str) -> Schema | None:
-    """The schema of a member: its own, or the one for all members that have none."""
+    """Return the schema of a member: its own, or additionalProperties."""
     if schema is None:
         return None
     found: Schema | None = schema.get("properties", {}).get(name)
@@ -34,7 +34,7 @@ def property_of(schema: Schema | None, name: str) -> Schema | None:
 
 
 def additional_of(schema: Schema) -> Schema | None:
-    """additionalProperties where it is a schema; a bare `true` says nothing about the values."""
+    """Return additionalProperties if it is a schema, not `true`."""
     found = schema.get("additionalProperties")
     return found if isinstance(found, Mapping) else None
 
@@ -44,13 +44,33 @@ def items_of(schema: Schema | None) -> Schema | None:
     return found if isinstance(found, Mapping) else None
 
 
+def child_path(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def children(value: Any, schema: Schema, path: str) -> Iterator[tuple[Any, Schema, str]]:
+    """Yield the objects and lists directly inside a value, with their schemas and paths."""
+    if isinstance(value, dict):
+        properties, others = schema.get("properties", {}), additional_of(schema)
+        for name, inner in value.items():
+            if not isinstance(inner, dict | list):
+                continue
+            if name in properties:
+                yield inner, properties[name], child_path(path, name)
+            elif others is not None:
+                yield inner, others, f"{path}[{name}]"
+    elif isinstance(value, list) and (item := items_of(schema)) is not None:
+        for at, inner in enumerate(value):
+            yield inner, item, f"{path}[{at}]"
+
+
 def may_contain_key(schema: Schema | None, key: str) -> bool:
-    """May this key stand somewhere in a schema? Faster than to look for it; a no is certain."""
+    """Return False only if the key occurs nowhere in the schema; fast, but True may be a false positive."""
     return schema is not None and f'"{key}":'.encode() in msgspec.json.encode(schema)
 
 
 def json_equal(one: Any, other: Any) -> bool:
-    """Equal as JSON: 1 and 1.0 are, 1 and true are not, a list and a tuple are."""
+    """Compare as JSON: 1 equals 1.0, 1 does not equal true, a list equals a tuple."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

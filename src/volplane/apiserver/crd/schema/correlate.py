@@ -1,7 +1,7 @@
-"""Which old value a new one stands against: what ratcheting and `oldSelf` go by.
+"""Match new values with their old ones, for ratcheting and `oldSelf`.
 
-Members go together by name, items of a list only where the list is a map by keys; items of other lists have
-no counterpart. A value without one is never `unchanged`.
+Members match by name, list items by key if the list type is `map`; items of other lists do not match. A value
+without an old value never counts as unchanged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ValuePair:
 
 
 def index_by_key(items: list[Any], schema: Schema) -> dict[Any, Any]:
-    """The items of a list by their keys; the first of several wins. Empty for lists that are no maps."""
+    """Return the items of a list by key; the first of several wins. Empty unless the list type is `map`."""
     if schema.get(LIST_TYPE) != "map" or not schema.get(LIST_KEYS):
         return {}
     found: dict[Any, Any] = {}
@@ -59,7 +59,7 @@ def index_by_key(items: list[Any], schema: Schema) -> dict[Any, Any]:
 
 
 def key_of(item: Any, schema: Schema) -> Any:
-    """What identifies an item of a map list, or None when it has no full key."""
+    """Return the key of an item of a map list, or None if a part is missing."""
     if not isinstance(item, dict):
         return None
     values = [item.get(name) for name in schema.get(LIST_KEYS, ())]

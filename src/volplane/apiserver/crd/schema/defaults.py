@@ -1,7 +1,6 @@
-"""Defaults of a structural schema, on the way in and on the way out of the store.
+"""Apply the defaults of a structural schema, to requests and to stored objects.
 
-A null counts as left out where the schema is not nullable: with a default it becomes that, without one it
-goes. Run twice, nothing more happens.
+A null in a field that is not nullable is replaced by the default, or removed if there is none. Idempotent.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from volplane.apiserver.crd.schema import Schema, additional_of, items_of, prope
 
 
 def fill(value: Any, schema: Schema | None) -> None:
-    """Set the defaults of what is missing, in place."""
+    """Set defaults of missing fields, in place."""
     if schema is None:
         return
     if type(value) is dict:
@@ -39,7 +38,7 @@ def fill(value: Any, schema: Schema | None) -> None:
 
 
 def drop_nulls(value: Any, schema: Schema | None) -> None:
-    """Remove members that are null where they may not be and nothing replaces them."""
+    """Remove null members that are not nullable and have no default."""
     if type(value) is dict:
         gone = []
         for name, inner in value.items():
@@ -58,7 +57,7 @@ def drop_nulls(value: Any, schema: Schema | None) -> None:
 
 
 def has_defaults(schema: Schema | None) -> bool:
-    """Can reading with this schema add anything?"""
+    """Return whether the schema has any default."""
     if schema is None:
         return False
     if schema.get("default") is not None:

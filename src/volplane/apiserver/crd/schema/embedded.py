@@ -1,11 +1,12 @@
-"""Object metadata inside custom resources: of the object itself, and of resources embedded in it.
+"""Object metadata in custom resources: of the object itself, and of resources embedded in it.
 
-Metadata has one shape everywhere, so it is read through ObjectMeta whatever a schema says; what ObjectMeta
-does not know is pruned and told like any other unknown field.
+Metadata is decoded as ObjectMeta, whatever the schema says. Fields that ObjectMeta does not know are pruned
+and reported like other unknown fields.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,14 +15,14 @@ from volplane.api import name_validation
 from volplane.api.errors import Cause, invalid, required_value
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver import metadata
-from volplane.apiserver.crd.schema import EMBEDDED, Schema, additional_of, items_of
+from volplane.apiserver.crd.schema import EMBEDDED, Schema, child_path, children
 from volplane.apiserver.decode import Undecodable
 from volplane.apiserver.decode.canonicalize import TypeMismatch, walker
 from volplane.apiserver.decode.go_errors import type_error
 
 
 def clean(data: Any) -> tuple[dict[str, Any], list[str]]:
-    """Metadata as ObjectMeta knows it, and the paths of what was unknown. Raises Undecodable."""
+    """Return metadata pruned to ObjectMeta, and the paths of unknown fields. Raise Undecodable."""
     try:
         found = walker(ObjectMeta)(data) or []
         meta = msgspec.convert(data, ObjectMeta)
@@ -33,43 +34,31 @@ def clean(data: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def plain(meta: ObjectMeta) -> dict[str, Any]:
-    """As JSON has it: lists, not tuples."""
-    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(meta))
-    return made
+    """Convert to plain JSON data: lists, not tuples."""
+    result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(meta))
+    return result
 
 
 def coerce(value: Any, schema: Schema | None, path: str = "") -> list[str]:
-    """Clean the metadata of embedded resources, in place; the paths of what was unknown.
+    """Prune the metadata of embedded resources, in place; return the paths of unknown fields.
 
-    Raises Undecodable where metadata has the wrong form.
+    Raise Undecodable if metadata is malformed.
     """
     if schema is None:
         return []
-    found: list[str] = []
-    if type(value) is dict:
-        if schema.get(EMBEDDED):
-            found += _coerce_meta(value, path)
-        properties, others = schema.get("properties", {}), additional_of(schema)
-        for name, inner in value.items():
-            below = properties.get(name)
-            if below is not None:
-                found += coerce(inner, below, _child(path, name))
-            elif others is not None:
-                found += coerce(inner, others, f"{path}[{name}]")
-    elif type(value) is list:
-        item = items_of(schema)
-        for at, inner in enumerate(value):
-            found += coerce(inner, item, f"{path}[{at}]")
+    found = _coerce_meta(value, path) if isinstance(value, dict) and schema.get(EMBEDDED) else []
+    for inner, below, here in children(value, schema, path):
+        found += coerce(inner, below, here)
     return found
 
 
 def _coerce_meta(value: dict[str, Any], path: str) -> list[str]:
     for name in ("apiVersion", "kind"):
         if name in value and not isinstance(value[name], str):
-            raise Undecodable(str(invalid(_child(path, name), value[name], "must be a string")))
+            raise Undecodable(str(invalid(child_path(path, name), value[name], "must be a string")))
     if "metadata" not in value:
         return []
-    here = _child(path, "metadata")
+    here = child_path(path, "metadata")
     given = value["metadata"]
     if given is None:
         value["metadata"] = {}
@@ -82,55 +71,39 @@ def _coerce_meta(value: dict[str, Any], path: str) -> list[str]:
 
 
 def validate(value: Any, schema: Schema | None, path: str = "", *, root: bool = True) -> list[Cause]:
-    """Embedded resources must name their kind, and carry metadata as any object would."""
+    """Validate embedded resources: they need apiVersion, kind and valid metadata."""
     if schema is None:
         return []
-    wrong: list[Cause] = []
-    if isinstance(value, dict):
-        if schema.get(EMBEDDED) and not root:
-            wrong += _validate_meta(value, path)
-        properties, others = schema.get("properties", {}), additional_of(schema)
-        for name, inner in value.items():
-            below = properties.get(name)
-            if below is not None:
-                wrong += validate(inner, below, _child(path, name), root=False)
-            elif others is not None:
-                wrong += validate(inner, others, f"{path}[{name}]", root=False)
-    elif isinstance(value, list):
-        for at, inner in enumerate(value):
-            wrong += validate(inner, items_of(schema), f"{path}[{at}]", root=False)
-    return wrong
+    embedded = isinstance(value, dict) and schema.get(EMBEDDED) and not root
+    causes = list(_validate_meta(value, path)) if embedded else []
+    for inner, below, here in children(value, schema, path):
+        causes += validate(inner, below, here, root=False)
+    return causes
 
 
-def _validate_meta(value: dict[str, Any], path: str) -> list[Cause]:
-    wrong = []
+def _validate_meta(value: dict[str, Any], path: str) -> Iterator[Cause]:
     for name in ("apiVersion", "kind"):
-        here, given = _child(path, name), value.get(name)
+        here, given = child_path(path, name), value.get(name)
         if name not in value:
-            wrong.append(required_value(here))
+            yield required_value(here)
         elif not isinstance(given, str):
-            wrong.append(invalid(here, given, "must be a string"))
+            yield invalid(here, given, "must be a string")
         elif not given:
-            wrong.append(invalid(here, given, "must not be empty"))
+            yield invalid(here, given, "must not be empty")
         elif name == "apiVersion" and given.count("/") > 1:
-            wrong.append(invalid(here, given, f"unexpected GroupVersion string: {given}"))
-        elif name == "kind" and (told := name_validation.dns_1035_problems(given.lower())):
-            words = f"may have mixed case, but should otherwise match: {','.join(told)}"
-            wrong.append(invalid(here, given, words))
+            yield invalid(here, given, f"unexpected GroupVersion string: {given}")
+        elif name == "kind" and (problems := name_validation.dns_1035_problems(given.lower())):
+            words = f"may have mixed case, but should otherwise match: {','.join(problems)}"
+            yield invalid(here, given, words)
     if isinstance(value.get("metadata"), dict):
-        wrong += _validate_object_meta(value["metadata"], _child(path, "metadata"))
-    return wrong
+        yield from _validate_object_meta(value["metadata"], child_path(path, "metadata"))
 
 
 def _validate_object_meta(data: dict[str, Any], path: str) -> list[Cause]:
-    given = {name: value for name, value in data.items() if name != "managedFields"}  # says nothing here
+    given = {name: value for name, value in data.items() if name != "managedFields"}  # not checked here
     try:
         meta = msgspec.convert(given, ObjectMeta)
     except msgspec.ValidationError as error:
         return [invalid(path, data, type_error(ObjectMeta, error))]
     found = metadata.validate_embedded(meta)
     return [Cause(c.reason, c.message, path + c.field.removeprefix("metadata")) for c in found]
-
-
-def _child(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -1,6 +1,6 @@
-"""String formats that a schema may ask for. Formats that are not here are accepted and mean nothing.
+"""String formats in schemas. Unknown formats are accepted and ignored.
 
-Names are compared without dashes, so `date-time` and `datetime` are one format.
+Names are compared without dashes: `date-time` and `datetime` are the same format.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import date, datetime
 from urllib.parse import urlsplit
 
@@ -23,6 +22,7 @@ _WORDED_DURATION = re.compile(
     r"\s*\d+\s*(ns|nanos?|nanoseconds?|us|µs|micros?|microseconds?|ms|millis?|milliseconds?|s|secs?|seconds?|"
     r"m|mins?|minutes?|h|hrs?|hours?|d|days?|w|wks?|weeks?)\s*"
 )
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _LABEL = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 _EMAIL = re.compile(r"[^@\s<>]+@[^@\s<>]+|[^<>]*<[^@\s<>]+@[^@\s<>]+>")
 
@@ -32,20 +32,21 @@ def _pattern(text: str) -> Callable[[str], bool]:
     return lambda value: compiled.fullmatch(value) is not None
 
 
-def is_date_time(value: str) -> bool:
+def _accepted_by(parse: Callable[[str], object]) -> Callable[[str], bool]:
+    """Accept values for which `parse` is true and raises no ValueError."""
+
+    def check(value: str) -> bool:
+        try:
+            return bool(parse(value))
+        except ValueError:
+            return False
+
+    return check
+
+
+def _date_time(value: str) -> object:
     found = _RFC3339.fullmatch(value)
-    if found is None:
-        return False
-    with suppress(ValueError):
-        datetime.fromisoformat(f"{found[1]}T{found[2]}")
-        return True
-    return False
-
-
-def _date(value: str) -> bool:
-    with suppress(ValueError):
-        return re.fullmatch(r"\d{4}-\d\d-\d\d", value) is not None and date.fromisoformat(value) is not None
-    return False
+    return found and datetime.fromisoformat(f"{found[1]}T{found[2]}")
 
 
 def _duration(value: str) -> bool:
@@ -55,35 +56,13 @@ def _duration(value: str) -> bool:
     return _WORDED_DURATION.fullmatch(value) is not None
 
 
-def _uri(value: str) -> bool:
-    """What can stand in a request line: absolute, or a path from the root."""
-    with suppress(ValueError):
-        parts = urlsplit(value)
-        return bool(parts.scheme) or value.startswith("/")
-    return False
-
-
 def _hostname(value: str) -> bool:
     return 0 < len(value) <= 255 and all(_LABEL.fullmatch(part) for part in value.split("."))
 
 
-def _ipv4(value: str) -> bool:
-    with suppress(ValueError):
-        # Leading zeros are tolerated, as they always were.
-        return bool(ipaddress.IPv4Address(".".join(str(int(part)) for part in value.split("."))))
-    return False
-
-
-def _ipv6(value: str) -> bool:
-    with suppress(ValueError):
-        return ":" in value and bool(ipaddress.IPv6Address(value))
-    return False
-
-
-def _cidr(value: str) -> bool:
-    with suppress(ValueError):
-        return "/" in value and ipaddress.ip_network(value, strict=False) is not None
-    return False
+def _ipv4(value: str) -> object:
+    # Leading zeros are accepted, as upstream does.
+    return ipaddress.IPv4Address(".".join(str(int(part)) for part in value.split(".")))
 
 
 def _mac(value: str) -> bool:
@@ -124,12 +103,13 @@ def _rgb(value: str) -> bool:
 
 FORMATS: Mapping[str, Callable[[str], bool]] = {
     "bsonobjectid": _pattern("[0-9a-f]{24}"),
-    "uri": _uri,
+    # What a request line accepts: an absolute URI, or an absolute path.
+    "uri": _accepted_by(lambda value: urlsplit(value).scheme or value.startswith("/")),
     "email": lambda value: _EMAIL.fullmatch(value) is not None,
     "hostname": _hostname,
-    "ipv4": _ipv4,
-    "ipv6": _ipv6,
-    "cidr": _cidr,
+    "ipv4": _accepted_by(_ipv4),
+    "ipv6": _accepted_by(lambda value: ":" in value and ipaddress.IPv6Address(value)),
+    "cidr": _accepted_by(lambda value: "/" in value and ipaddress.ip_network(value, strict=False)),
     "mac": _mac,
     "uuid": _pattern(_UUID % (_HEX, _HEX)),
     "uuid3": _pattern(_UUID % ("3", _HEX)),
@@ -144,9 +124,9 @@ FORMATS: Mapping[str, Callable[[str], bool]] = {
     "rgbcolor": _rgb,
     "byte": lambda value: _BASE64.fullmatch(value) is not None,
     "password": lambda value: True,
-    "date": _date,
+    "date": _accepted_by(lambda value: _DATE.fullmatch(value) and date.fromisoformat(value)),
     "duration": _duration,
-    "datetime": is_date_time,
+    "datetime": _accepted_by(_date_time),
     "k8sshortname": names.is_label,
     "k8slongname": names.is_subdomain,
 }
@@ -154,7 +134,7 @@ _NUMERIC = {"integer": ("int32", "int64"), "number": ("float", "double")}
 
 
 def is_known_format(type: str, format: str) -> bool:
-    """Does this format mean something for values of this type?"""
+    """Return whether the format applies to values of this type."""
     if type in _NUMERIC:
         return format in _NUMERIC[type]
     return type in ("", "string") and format.replace("-", "") in FORMATS

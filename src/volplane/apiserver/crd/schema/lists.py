@@ -1,4 +1,4 @@
-"""Lists that are sets or maps: no element twice, no key twice."""
+"""Validate lists with list type `set` (unique elements) and `map` (unique keys)."""
 
 from __future__ import annotations
 
@@ -8,29 +8,16 @@ from typing import Any
 from msgspec import json
 
 from volplane.api.errors import Cause, duplicate, invalid
-from volplane.apiserver.crd.schema import LIST_KEYS, LIST_TYPE, Schema, additional_of, items_of
+from volplane.apiserver.crd.schema import LIST_KEYS, LIST_TYPE, Schema, children
 
 
 def validate(value: Any, schema: Schema | None, path: str = "") -> list[Cause]:
     if schema is None:
         return []
-    if isinstance(value, dict):
-        properties, others = schema.get("properties", {}), additional_of(schema)
-        wrong = []
-        for name, inner in value.items():
-            if not isinstance(inner, dict | list):
-                continue
-            if name in properties:
-                wrong += validate(inner, properties[name], f"{path}.{name}" if path else name)
-            elif others is not None:
-                wrong += validate(inner, others, f"{path}[{name}]")
-        return wrong
-    if isinstance(value, list):
-        wrong = _unique(value, schema, path)
-        for at, inner in enumerate(value):
-            wrong += validate(inner, items_of(schema), f"{path}[{at}]")
-        return wrong
-    return []
+    causes = _unique(value, schema, path) if isinstance(value, list) else []
+    for inner, below, here in children(value, schema, path):
+        causes += validate(inner, below, here)
+    return causes
 
 
 def _unique(items: list[Any], schema: Schema, path: str) -> list[Cause]:
@@ -51,7 +38,7 @@ def _unique_keys(items: list[Any], names: Iterable[str], path: str) -> list[Caus
 
 
 def _repeated_positions(values: list[Any]) -> Iterator[int]:
-    """Where each repeated value appears for the second time; later ones say nothing new."""
+    """Yield the position of the second occurrence of each repeated value."""
     times: dict[Any, int] = {}
     for at, value in enumerate(values):
         known = json.encode(value, order="deterministic")  # 1 and true, and 1 and "1", are different

@@ -1,4 +1,4 @@
-"""Paths into a schema as definitions write them: `.spec.colour`, `.spec['odd name']`, `.spec.labels.any`."""
+"""Paths into a schema as definitions write them: `.spec.color`, `.spec['odd name']`, `.spec.labels.any`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ESCAPES = {
 
 
 class InvalidSchemaPath(ValueError):
-    """Not a path, or not one that this schema knows."""
+    """Not a path, or not a path in this schema."""
 
 
 def follow(path: str, schema: Schema, *, brackets: bool = True) -> tuple[str, Schema | None]:
-    """Where a path leads: the path as messages write it, and the schema there. Raises BadPath."""
+    """Resolve a path: return it as messages write it, and the schema there. Raise InvalidSchemaPath."""
     shown = ""
     here: Schema | None = schema
     for name in steps(path, brackets=brackets):
@@ -36,7 +36,7 @@ def follow(path: str, schema: Schema, *, brackets: bool = True) -> tuple[str, Sc
 
 
 def steps(path: str, *, brackets: bool = True) -> Iterator[str]:
-    """The names along a path. Raises BadPath."""
+    """Yield the names in a path. Raise InvalidSchemaPath."""
     at = 0
     while at < len(path):
         if path[at] == "[" and not brackets:
@@ -59,7 +59,7 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def normalize_path(path: str, schema: Schema) -> str:
-    """The path as messages write it, or nothing where it leads nowhere."""
+    """Return the path as messages write it, or "" if it is invalid."""
     try:
         return follow(path.strip(), schema)[0]
     except InvalidSchemaPath:

@@ -1,6 +1,6 @@
-"""Regular expressions in Go's spelling, run by RE2: the time a match takes grows with the text, never faster.
+"""Regular expressions in Go syntax, run by RE2: matching takes time linear in the length of the text.
 
-RE2 is loaded with the first pattern: it takes 3 MB that a server without custom resources does not need.
+RE2 is imported with the first pattern: it takes 3 MB that a server without custom resources does not need.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from volplane.apiserver import cpu_offload
 
 CACHED = 256  # compiled patterns
-STEPS_PER_UNIT = 1000  # instructions times characters, of which RE2 at its slowest does 200 in a microsecond
+STEPS_PER_UNIT = 1000  # instructions times characters; RE2 does at least 200 of them per microsecond
 
-_BYTE = re.compile(r"(?<!\\)(?:\\\\)*(\\C)")  # a single byte: RE2 knows it, Go does not
-# What RE2 says, and Go says of the same mistake.
+_BYTE = re.compile(r"(?<!\\)(?:\\\\)*(\\C)")  # a single byte: supported by RE2, but not by Go
+# Error messages of RE2, and Go's messages for the same errors.
 _GO_WORDS = {
     "invalid perl operator": "invalid or unsupported Perl syntax",
     "missing ]": "missing closing ]",
@@ -30,7 +30,7 @@ _GO_WORDS = {
 
 
 class InvalidPattern(ValueError):
-    """Not a regular expression that Go would take."""
+    """Not a valid regular expression in Go."""
 
 
 class Re2Pattern:
@@ -43,11 +43,11 @@ class Re2Pattern:
         self._size: int = compiled.programsize
 
     def search(self, text: str) -> str | None:
-        """The first piece of the text that matches."""
+        """Return the first match, or None."""
         return next(self.find_all(text), None)
 
     def find_all(self, text: str) -> Iterator[str]:
-        """The pieces that match, from left to right."""
+        """Yield the matches from left to right."""
         cpu_offload.spend(self._size * len(text) // STEPS_PER_UNIT)
         if text.isascii() or _is_text(text):
             for found in self._compiled.finditer(text):
@@ -56,7 +56,7 @@ class Re2Pattern:
 
 @lru_cache(maxsize=CACHED)
 def compile(pattern: str) -> Re2Pattern:
-    """Raises BadPattern."""
+    """Raise InvalidPattern."""
     import re2
 
     if found := _BYTE.search(pattern):
@@ -71,14 +71,14 @@ def compile(pattern: str) -> Re2Pattern:
         raise InvalidPattern("error parsing regexp: invalid UTF-8") from error
 
 
-def _go_message(told: bytes) -> str:
-    what, colon, where = told.decode(errors="replace").partition(": ")
+def _go_message(raw: bytes) -> str:
+    what, colon, where = raw.decode(errors="replace").partition(": ")
     words = _GO_WORDS.get(what, what)
     return f"{words}: `{where}`" if colon else words
 
 
 def _is_text(text: str) -> bool:
-    """YAML can hold halves of characters, which no pattern matches."""
+    """Return False for strings with unpaired surrogates (possible in YAML), which no pattern matches."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,8 +1,7 @@
-"""Pruning: members that the schema does not know are removed, and their paths are told.
+"""Pruning: remove members that the schema does not know, and return their paths.
 
-Two switches stop it: `x-kubernetes-preserve-unknown-fields` keeps what is unknown at its level and below,
-until a level is described again, and the type and object metadata of the root and of embedded resources
-always stay (they have their own rules).
+`x-kubernetes-preserve-unknown-fields` keeps unknown members at its level and below, down to members that are
+declared again. apiVersion, kind and metadata of the root and of embedded resources always stay.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ _ABSENT: Any = object()
 
 
 def prune(value: Any, schema: Schema | None, *, root: bool = False) -> list[str]:
-    """Remove what is unknown, in place; the sorted paths of what went (`spec.list[0].colour`)."""
+    """Remove unknown members, in place; return their paths, sorted (`spec.list[0].color`)."""
     return sorted(_prune(value, schema, meta=root, top=root) or ())
 
 
 def _prune(value: Any, schema: Schema | None, *, meta: bool = False, top: bool = False) -> list[str] | None:
-    """`meta`: type and object metadata stay here; `top`: they are nobody's mistake even if they go."""
+    """`meta`: keep apiVersion, kind and metadata here; `top`: do not report them if they are removed."""
     if type(value) is dict:
         if schema is not None and schema.get(PRESERVE):
             return _known_members(value, schema, meta)
@@ -60,7 +59,7 @@ def _members(value: dict[str, Any], schema: Schema | None, meta: bool, top: bool
 
 
 def _known_members(value: dict[str, Any], schema: Schema, meta: bool) -> list[str] | None:
-    """Everything stays; what is described is pruned by its description."""
+    """Keep all members; prune inside declared ones."""
     properties = schema.get("properties", {})
     others = schema.get("additionalProperties")
     meta = meta or bool(schema.get(EMBEDDED))
@@ -84,7 +83,7 @@ def _each(values: list[Any], schema: Schema | None) -> list[str] | None:
 
 
 def _preserved_items(values: list[Any], schema: Schema | None) -> list[str] | None:
-    """Items below a preserved list are preserved too."""
+    """Keep the unknown members of the items of a preserved list."""
     if schema is None:
         return None
     found: list[str] = []

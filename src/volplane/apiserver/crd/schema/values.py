@@ -1,8 +1,8 @@
-"""Validation of values against a schema, in the words that clients know.
+"""Validate values against a schema, with upstream's messages.
 
-Everything wrong is told at once. On an update, what is wrong about a value that has not changed is forgiven
-(`Pair.unchanged`), level by level: a schema that was tightened does not lock up the objects that are there.
-The subtle thing: a path inside a message is relative to where validation began, the path before it is not.
+All errors are reported at once. On an update, errors in an unchanged value are ignored level by level
+(ratcheting), so that a stricter schema does not block updates of existing objects. The path inside a message
+is relative to where validation began; the path in front of it is absolute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from volplane.apiserver.crd.schema import (
 )
 from volplane.apiserver.crd.schema.correlate import ValuePair
 
-ROOT_PATH = "<nil>"  # how upstream spells the path of the object itself
+ROOT_PATH = "<nil>"  # upstream's path of the object itself
 TYPE_INVALID = "FieldValueTypeInvalid"
 
 _JSON_TYPES: Mapping[type, str] = {
@@ -37,7 +37,7 @@ _MAX_FLOAT32 = 3.4028234663852886e38
 
 
 class ValidationResult:
-    """What is wrong with a value. `passed` counts the checks that held: alternatives are compared by it."""
+    """The errors of a value. `passed` counts successful checks, to find the closest alternative."""
 
     __slots__ = ("causes", "passed")
 
@@ -56,19 +56,20 @@ class ValidationResult:
 
 
 class ValuePosition:
-    """Where a value stands; spelled out only when there is something to tell."""
+    """The position of a value, and the old value there; its path is built only for error messages."""
 
-    __slots__ = ("above", "step")
+    __slots__ = ("above", "pair", "step")
 
-    def __init__(self, above: ValuePosition | None, step: str) -> None:
-        self.above = above  # None: where validation began
-        self.step = step  # `name` or `[0]`; at the beginning the path of the field that is validated
+    def __init__(self, above: ValuePosition | None, step: str, pair: ValuePair | None) -> None:
+        self.above = above  # None: where validation begins
+        self.step = step  # `name` or `[0]`; the path of the validated field where validation begins
+        self.pair = pair  # the new value with its old one
 
     def member(self, name: str) -> ValuePosition:
-        return ValuePosition(self, name)
+        return ValuePosition(self, name, self.pair.member(name) if self.pair is not None else None)
 
-    def item(self, at: int) -> ValuePosition:
-        return ValuePosition(self, f"[{at}]")
+    def item(self, at: int, schema: Schema) -> ValuePosition:
+        return ValuePosition(self, f"[{at}]", self.pair.item(at, schema) if self.pair is not None else None)
 
     @property
     def base(self) -> str:
@@ -76,7 +77,7 @@ class ValuePosition:
 
     @property
     def name(self) -> str:
-        """As messages say it: relative to where validation began."""
+        """The path relative to where validation began."""
         return "" if self.above is None else _join_path(self.above.name, self.step)
 
     @property
@@ -94,44 +95,42 @@ def _join_path(path: str, step: str) -> str:
 def validate(
     value: Any, schema: Schema | None, *, base: str = "", pair: ValuePair | None = None
 ) -> list[Cause]:
-    """What is wrong with a value; `base` is the path of the field it stands in."""
+    """Return the errors of a value; `base` is the path of its field."""
     result = ValidationResult()
     if schema is not None:
-        _validate_ratcheting(value, schema, ValuePosition(None, base), pair, result)
+        _validate_ratcheting(value, schema, ValuePosition(None, base, pair), result)
     return result.causes
 
 
 def _validate_ratcheting(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
+    value: Any, schema: Schema, position: ValuePosition, result: ValidationResult
 ) -> None:
     before = len(result.causes)
-    _validate(value, schema, place, pair, result)
-    if len(result.causes) > before and pair is not None and pair.is_unchanged:
+    _validate(value, schema, position, result)
+    if len(result.causes) > before and position.pair is not None and position.pair.is_unchanged:
         del result.causes[before:]
 
 
-def _validate(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
-) -> None:
-    _type(value, schema, place, result)
+def _validate(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
+    _type(value, schema, position, result)
     if value is None:
-        _enum(value, schema, place, result)
+        _enum(value, schema, position, result)
         return
     if not _COMBINATORS.isdisjoint(schema):
-        _combinators(value, schema, place, pair, result)
+        _combinators(value, schema, position, result)
     match value:
         case bool():
             pass
         case str():
             if not _OF_STRINGS.isdisjoint(schema):
-                _string(value, schema, place, result)
+                _string(value, schema, position, result)
         case int() | float():
-            _number(value, schema, place, result)
+            _number(value, schema, position, result)
         case list() | tuple():
-            _items(value, schema, place, pair, result)
+            _items(value, schema, position, result)
         case dict():
-            _members(value, schema, place, pair, result)
-    _enum(value, schema, place, result)
+            _members(value, schema, position, result)
+    _enum(value, schema, position, result)
 
 
 # Type, enum
@@ -144,7 +143,7 @@ def types_of(schema: Schema) -> tuple[str, ...]:
 
 
 def format_of(schema: Schema) -> str:
-    """The format, if it means something for the type."""
+    """Return the format if it applies to the type, else ""."""
     given: str = schema.get("format", "")
     if not given:
         return ""
@@ -153,7 +152,7 @@ def format_of(schema: Schema) -> str:
     return given if formats.is_known_format(alone, given) else ""
 
 
-def _type(value: Any, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
+def _type(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     wanted = types_of(schema)
     given = "null" if value is None else _JSON_TYPES.get(type(value), "array")
     if not wanted or _is_of(value, given, wanted, schema):
@@ -161,9 +160,9 @@ def _type(value: Any, schema: Schema, place: ValuePosition, result: ValidationRe
         return
     format = format_of(schema)
     if format and given not in ("string", "array", "null"):
-        result.add(_type_cause(place, format, _NATIVE_FORMATS.get(given, "")))
+        result.add(_type_cause(position, format, _NATIVE_FORMATS.get(given, "")))
     else:
-        result.add(_type_cause(place, ",".join(wanted), given))
+        result.add(_type_cause(position, ",".join(wanted), given))
 
 
 def _is_of(value: Any, given: str, wanted: tuple[str, ...], schema: Schema) -> bool:
@@ -179,49 +178,51 @@ def _is_of(value: Any, given: str, wanted: tuple[str, ...], schema: Schema) -> b
     return False
 
 
-def _type_cause(place: ValuePosition, wanted: str, given: str) -> Cause:
-    told = invalid(place.path, given, place.message(f"must be of type {wanted}: {_quote(given)}"))
-    return Cause(TYPE_INVALID, told.message, told.field)
+def _type_cause(position: ValuePosition, wanted: str, given: str) -> Cause:
+    detail = invalid(position.path, given, position.message(f"must be of type {wanted}: {_quote(given)}"))
+    return Cause(TYPE_INVALID, detail.message, detail.field)
 
 
 def _quote(text: str) -> str:
     return invalid("", text, "").message.removeprefix("Invalid value: ").removesuffix(": ")
 
 
-def _enum(value: Any, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
+def _enum(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     allowed = schema.get("enum")
     if not allowed or any(json_equal(value, choice) for choice in allowed):
         result.passed += 1
         return
     shown = [choice if isinstance(choice, str) else _quote(choice) for choice in allowed]
-    result.add(not_supported(place.path, value, shown))
+    result.add(not_supported(position.path, value, shown))
 
 
 # Strings and numbers
 
 
-def _string(value: str, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
+def _string(value: str, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     format = format_of(schema)
     pattern = schema.get("pattern")
     longest, shortest = schema.get("maxLength"), schema.get("minLength")
     if longest is not None and len(value) > longest:
-        result.add(too_long(place.path, longest))
+        result.add(too_long(position.path, longest))
     elif shortest is not None and len(value) < shortest:
-        result.add(invalid(place.path, value, place.message(f"should be at least {shortest} chars long")))
+        result.add(
+            invalid(position.path, value, position.message(f"should be at least {shortest} chars long"))
+        )
     elif pattern and patterns.compile(pattern).search(value) is None:
-        result.add(invalid(place.path, value, place.message(f"should match '{pattern}'")))
+        result.add(invalid(position.path, value, position.message(f"should match '{pattern}'")))
     else:
         result.passed += 1
     if format and not formats.matches_format(format, value):
-        result.add(_type_cause(place, format, value))
+        result.add(_type_cause(position, format, value))
 
 
-def _number(value: float, schema: Schema, place: ValuePosition, result: ValidationResult) -> None:
+def _number(value: float, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     wanted, format = types_of(schema), format_of(schema)
     if _out_of_range(value, wanted, format):
-        told = f" with format {format}" if format else " (default format)"
-        words = f"Checked value must be of type {wanted[0]}{told} in {place.name}"
-        result.add(invalid(place.base or ROOT_PATH, "", words))
+        detail = f" with format {format}" if format else " (default format)"
+        words = f"Checked value must be of type {wanted[0]}{detail} in {position.name}"
+        result.add(invalid(position.base or ROOT_PATH, "", words))
     else:
         result.passed += 1
     for key, holds, words_of in _LIMITS:
@@ -233,9 +234,9 @@ def _number(value: float, schema: Schema, place: ValuePosition, result: Validati
             word = words_of[1] if exclusive else words_of[0]
             result.add(
                 invalid(
-                    place.path,
+                    position.path,
                     _whole_number(value),
-                    place.message(f"should be {word} {format_number(limit)}"),
+                    position.message(f"should be {word} {format_number(limit)}"),
                 )
             )
 
@@ -272,144 +273,120 @@ _LIMITS: tuple[tuple[str, Callable[[float, float, bool], bool], tuple[str, str]]
 
 
 def format_number(value: float) -> str:
-    """A number as Go prints it."""
+    """Format a number as Go does."""
     if isinstance(value, int) or (value.is_integer() and abs(value) < 1e21):
         return str(int(value))
     return repr(value)
 
 
 def _whole_number(value: float) -> float:
-    """Whole numbers are told without a fraction."""
+    """Convert whole floats to int for messages."""
     return int(value) if float(value).is_integer() and abs(value) < 1e21 else value
 
 
 # Lists and objects
 
 
-def _items(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
-) -> None:
+def _items(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     item = items_of(schema)
     if item is not None:
         for at, inner in enumerate(value):
-            below = pair.item(at, schema) if pair is not None else None
-            _validate_ratcheting(inner, item, place.item(at), below, result)
+            _validate_ratcheting(inner, item, position.item(at, schema), result)
     fewest, most, size = schema.get("minItems"), schema.get("maxItems"), len(value)
     if fewest is not None and size < fewest:
-        result.add(invalid(place.path, size, place.message(f"should have at least {fewest} items")))
+        result.add(invalid(position.path, size, position.message(f"should have at least {fewest} items")))
     if most is not None and size > most:
-        result.add(too_many(place.path, size, most))
+        result.add(too_many(position.path, size, most))
     result.passed += 1
 
 
 def _members(
-    value: dict[str, Any],
-    schema: Schema,
-    place: ValuePosition,
-    pair: ValuePair | None,
-    result: ValidationResult,
+    value: dict[str, Any], schema: Schema, position: ValuePosition, result: ValidationResult
 ) -> None:
     fewest, most, size = schema.get("minProperties"), schema.get("maxProperties"), len(value)
     if fewest is not None and size < fewest:
-        result.add(invalid(place.path, size, place.message(f"should have at least {fewest} properties")))
+        result.add(
+            invalid(position.path, size, position.message(f"should have at least {fewest} properties"))
+        )
     if most is not None and size > most:
-        result.add(too_many(place.path, size, most))
+        result.add(too_many(position.path, size, most))
     properties, others = schema.get("properties", {}), additional_of(schema)
     for name, inner in value.items():
         below = properties.get(name, others)
         if below is not None:
-            matched = pair.member(name) if pair is not None else None
-            _validate_ratcheting(inner, below, place.member(name), matched, result)
+            _validate_ratcheting(inner, below, position.member(name), result)
         elif schema.get("additionalProperties") is False:
-            told = f"{place.name}.{name} in body is a forbidden property"
-            result.add(invalid(place.path, name, told))
+            detail = f"{position.name}.{name} in body is a forbidden property"
+            result.add(invalid(position.path, name, detail))
     for name in schema.get("required", ()):
         if name not in value:
-            result.add(required_value(place.member(name).path))
+            result.add(required_value(position.member(name).path))
     result.passed += 1
 
 
 # Alternatives
 
 
-def _combinators(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None, result: ValidationResult
-) -> None:
+def _combinators(value: Any, schema: Schema, position: ValuePosition, result: ValidationResult) -> None:
     if alternatives := schema.get("anyOf"):
-        _any_of(value, alternatives, place, pair, result)
+        _any_of(value, alternatives, position, result)
     if alternatives := schema.get("oneOf"):
-        _one_of(value, alternatives, place, pair, result)
+        _one_of(value, alternatives, position, result)
     if parts := schema.get("allOf"):
-        _all_of(value, parts, place, pair, result)
+        _all_of(value, parts, position, result)
     refused = schema.get("not")
-    if refused is not None and not _validate_alone(value, refused, place, pair).causes:
-        result.add(_combinator_cause(place, "must not validate the schema (not)"))
+    if refused is not None and not _validate_alone(value, refused, position).causes:
+        result.add(_combinator_cause(position, "must not validate the schema (not)"))
 
 
-def _validate_alone(
-    value: Any, schema: Schema, place: ValuePosition, pair: ValuePair | None
-) -> ValidationResult:
-    """One alternative, judged by itself."""
+def _validate_alone(value: Any, schema: Schema, position: ValuePosition) -> ValidationResult:
+    """Validate one alternative separately."""
     made = ValidationResult()
-    _validate(value, schema, place, pair, made)
+    _validate(value, schema, position, made)
     return made
 
 
-def _combinator_cause(place: ValuePosition, words: str) -> Cause:
-    return invalid(place.base or ROOT_PATH, "", f"{_quote(place.name)} {words}")
+def _combinator_cause(position: ValuePosition, words: str) -> Cause:
+    return invalid(position.base or ROOT_PATH, "", f"{_quote(position.name)} {words}")
 
 
 def _any_of(
-    value: Any,
-    alternatives: Iterable[Schema],
-    place: ValuePosition,
-    pair: ValuePair | None,
-    result: ValidationResult,
+    value: Any, alternatives: Iterable[Schema], position: ValuePosition, result: ValidationResult
 ) -> None:
     found = []
     for alternative in alternatives:
-        found.append(_validate_alone(value, alternative, place, pair))
+        found.append(_validate_alone(value, alternative, position))
         if not found[-1].causes:
             result.merge(found[-1])
             return
-    result.add(_combinator_cause(place, "must validate at least one schema (anyOf)"))
+    result.add(_combinator_cause(position, "must validate at least one schema (anyOf)"))
     result.merge(_closest(found))
 
 
 def _one_of(
-    value: Any,
-    alternatives: Iterable[Schema],
-    place: ValuePosition,
-    pair: ValuePair | None,
-    result: ValidationResult,
+    value: Any, alternatives: Iterable[Schema], position: ValuePosition, result: ValidationResult
 ) -> None:
-    found = [_validate_alone(value, alternative, place, pair) for alternative in alternatives]
+    found = [_validate_alone(value, alternative, position) for alternative in alternatives]
     valid = [r for r in found if not r.causes]
     if len(valid) == 1:
         result.merge(valid[0])
         return
-    told = f"Found {len(valid)} valid alternatives" if valid else "Found none valid"
-    result.add(_combinator_cause(place, f"must validate one and only one schema (oneOf). {told}"))
+    detail = f"Found {len(valid)} valid alternatives" if valid else "Found none valid"
+    result.add(_combinator_cause(position, f"must validate one and only one schema (oneOf). {detail}"))
     if not valid:
         result.merge(_closest(found))
 
 
 def _closest(found: list[ValidationResult]) -> ValidationResult:
-    """The alternative that fitted best is the one the writer most likely meant."""
+    """Return the alternative with the most successful checks: the one that was most likely meant."""
     return max(found, key=lambda r: r.passed)  # the first of equals
 
 
-def _all_of(
-    value: Any,
-    parts: Iterable[Schema],
-    place: ValuePosition,
-    pair: ValuePair | None,
-    result: ValidationResult,
-) -> None:
-    found = [_validate_alone(value, part, place, pair) for part in parts]
+def _all_of(value: Any, parts: Iterable[Schema], position: ValuePosition, result: ValidationResult) -> None:
+    found = [_validate_alone(value, part, position) for part in parts]
     for each in found:
         result.merge(each)
     failed = sum(bool(r.causes) for r in found)
     if failed:
         none = ". None validated" if failed == len(found) else ""
-        result.add(_combinator_cause(place, f"must validate all the schemas (allOf){none}"))
+        result.add(_combinator_cause(position, f"must validate all the schemas (allOf){none}"))

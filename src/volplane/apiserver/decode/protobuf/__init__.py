@@ -1,8 +1,7 @@
-"""Protobuf bodies as plain data: what Go clients send by default.
+"""Protobuf bodies, which Go clients send by default, as plain data.
 
-A body is a magic prefix and an envelope that says what is inside. Read by number, it becomes the same dicts
-that JSON would have given, and goes on from there; answers stay JSON. What cannot be read is `Broken`, with
-the words of Go's reader, and never anything else.
+A body is a magic prefix and an envelope with apiVersion, kind and the object. It becomes the dict that JSON
+would have given; responses stay JSON. All errors are `InvalidProtobuf`, in the words of Go's decoder.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ def is_protobuf(content_type: str) -> bool:
 
 
 def open_body(body: bytes) -> Envelope:
-    """What a body says it is, and the bytes of the object. Raises Broken."""
+    """Read the envelope. Raises InvalidProtobuf."""
     if not body:
         raise InvalidProtobuf("empty data")
     if not body.startswith(MAGIC):
-        told = "provided data does not appear to be a protobuf message"
-        raise InvalidProtobuf(f"{told}, expected prefix {_numbers(MAGIC)}")
+        problem = "provided data does not appear to be a protobuf message"
+        raise InvalidProtobuf(f"{problem}, expected prefix {_numbers(MAGIC)}")
     if len(body) == len(MAGIC):
         raise InvalidProtobuf("empty body")
     try:
@@ -67,7 +66,7 @@ def _envelope(body: bytes) -> Envelope:
 
 
 def read(of: type[Object], data: bytes) -> dict[str, Any]:
-    """The object in an envelope. Raises Broken."""
+    """Read the object in an envelope. Raises InvalidProtobuf."""
     out: dict[str, Any] = {}
     try:
         message(of)(data, 0, len(data), out)

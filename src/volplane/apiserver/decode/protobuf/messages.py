@@ -1,8 +1,8 @@
-"""Messages become plain data with JSON names: one table of actions is compiled per type.
+"""Protobuf messages as plain data with JSON names. A table of actions is compiled for each type.
 
-A field that Go holds by value is always on the wire, zero or not, and so says nothing when it is zero; one
-that Go holds by pointer is there only when somebody set it, and counts even when it is zero. The subtle
-thing: a field may come twice, and then its last value counts and messages are merged.
+A field that Go holds by value is always on the wire: zero means that it is not set. A field that Go holds by
+pointer is on the wire only if it is set, even to zero. If a field occurs twice, the last value counts, and
+messages are merged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from volplane.api.apiextensions import JSONSchemaProps
 from volplane.api.object import Field, Object, schema
-from volplane.api.protobuf import ProtobufField, list_message_fields, message_name
+from volplane.api.published_schema import PublishedField, list_message_fields, message_name
 from volplane.apiserver.decode.protobuf import values
 from volplane.apiserver.decode.protobuf.values import Reader
 from volplane.apiserver.decode.protobuf.wire import (
@@ -31,8 +31,8 @@ from volplane.apiserver.decode.protobuf.wire import (
 )
 
 Map = dict[str, Any]
-Fill = Callable[[bytes, int, int, Map], None]  # the fields between two positions, into this
-Act = Callable[[bytes, int, int, Map], int]  # one field, whose tag has been read; answers the next position
+Fill = Callable[[bytes, int, int, Map], None]  # reads the fields between two positions into a dict
+Act = Callable[[bytes, int, int, Map], int]  # reads a field after its tag; returns the next position
 
 
 @cache
@@ -76,8 +76,8 @@ def _fill(row: str, of: type[Object]) -> Fill:
     return fill
 
 
-def _acts(field: ProtobufField, of: type[Object]) -> dict[int, Act]:
-    """What to do with a field, by the kind of its wire form."""
+def _acts(field: PublishedField, of: type[Object]) -> dict[int, Act]:
+    """The actions for a field, by wire type."""
     if field.inlined_message:
         return {LENGTH: _inlined_message(field.inlined_message, of)}
     known = schema(of)[field.name]
@@ -199,7 +199,7 @@ def _value(name: str, keep: bool, read: Reader) -> Act:
     return act
 
 
-# Many
+# Lists and maps
 
 
 def _list(name: str, item: Field, form: str) -> dict[int, Act]:
@@ -253,14 +253,14 @@ def _map(name: str, item: Field, form: str) -> Act:
         held = out.get(name)
         if held is None:
             held = out[name] = {}
-        held[key] = read(data, *where)  # a value that is not there is an empty one
+        held[key] = read(data, *where)  # an absent value is an empty one
         return stop
 
     return act
 
 
 def _reader(field: Field, form: str = "") -> Reader:
-    """How to read a value that has a length."""
+    """The reader of a length-delimited value."""
     if form:
         return _UNIONS[form](_fresh(JSONSchemaProps))
     if field.format:

@@ -1,7 +1,6 @@
-"""Values that are messages in protobuf and something simpler in JSON: times, amounts, raw JSON.
+"""Values that are messages in protobuf but scalars in JSON: times, quantities, raw JSON.
 
-Each reader takes the bytes of its message and answers the JSON value, or None for a zero that JSON leaves
-out.
+Each reader returns the JSON value of its message, or None for a zero that JSON omits.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def members(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def time(data: bytes, at: int, end: int) -> str | None:
-    """Whole seconds: JSON has no more, and two encodings of one object must not differ."""
+    """Whole seconds, as in JSON: both encodings of an object must be equal."""
     moment = _moment(data, at, end, exact=False)
     return None if moment is None else f"{moment.isoformat()}Z"
 
@@ -114,44 +113,30 @@ def embedded_json(data: bytes, at: int, end: int) -> Any:
 
 
 def string_list(data: bytes, at: int, end: int) -> list[str]:
-    """A list that stands where protobuf allows none, inside a map: `{items=1*}`."""
+    """A list of strings as the value of a map, which protobuf wraps in a message."""
     return [text(data, start, stop) for tag, start, stop in members(data, at, end) if tag == 0x0A]
 
 
 def schema_or_list(schema: Reader) -> Reader:
-    def read(data: bytes, at: int, end: int) -> Any:
-        one, many = None, []
-        for tag, start, stop in members(data, at, end):
-            if tag == 0x0A:
-                one = schema(data, start, stop)
-            elif tag == 0x12:
-                many.append(schema(data, start, stop))
-        return many or one
+    return lambda data, at, end: _many(schema, data, at, end, 0x12) or _last(schema, data, at, end, 0x0A)
 
-    return read
+
+def schema_or_names(schema: Reader) -> Reader:
+    return lambda data, at, end: _many(text, data, at, end, 0x12) or _last(schema, data, at, end, 0x0A)
 
 
 def schema_or_bool(schema: Reader) -> Reader:
     def read(data: bytes, at: int, end: int) -> Any:
-        allows, found = False, None
-        for tag, start, stop in members(data, at, end):
-            if tag == 0x08:
-                allows = bool(start)
-            elif tag == 0x12:
-                found = schema(data, start, stop)
-        return allows if found is None else found
+        found = _last(schema, data, at, end, 0x12)
+        allows = [bool(value) for tag, value, _ in members(data, at, end) if tag == 0x08]
+        return (allows or [False])[-1] if found is None else found
 
     return read
 
 
-def schema_or_names(schema: Reader) -> Reader:
-    def read(data: bytes, at: int, end: int) -> Any:
-        found, names = None, []
-        for tag, start, stop in members(data, at, end):
-            if tag == 0x0A:
-                found = schema(data, start, stop)
-            elif tag == 0x12:
-                names.append(text(data, start, stop))
-        return names or found
+def _many(read: Reader, data: bytes, at: int, end: int, wanted: int) -> list[Any]:
+    return [read(data, start, stop) for tag, start, stop in members(data, at, end) if tag == wanted]
 
-    return read
+
+def _last(read: Reader, data: bytes, at: int, end: int, wanted: int) -> Any:
+    return (_many(read, data, at, end, wanted) or [None])[-1]

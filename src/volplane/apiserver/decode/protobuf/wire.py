@@ -1,7 +1,7 @@
-"""The bytes of protobuf: varints, lengths, and how to step over what nobody knows.
+"""Protobuf's wire format: varints, lengths, and skipping unknown fields.
 
-Positions run over the whole body, so a length is checked against the end of its message and reading past the
-body is an IndexError; whoever starts the reading turns that into `Broken` as well.
+Positions refer to the whole body, so lengths are checked against the end of their message. Reading past the
+end of the body is an IndexError, which the caller turns into `InvalidProtobuf`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ MASK = (1 << 64) - 1
 
 
 class InvalidProtobuf(ValueError):
-    """Bytes that are no message of the type they claim to be."""
+    """The bytes are not a message of the expected type."""
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned number of up to 64 bits, and where the next thing begins."""
+    """An unsigned number of up to 64 bits, and the position after it."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -38,7 +38,7 @@ def to_signed(value: int) -> int:
 
 
 def span(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Where a thing with a length begins and ends."""
+    """Start and end of a length-delimited value."""
     size, at = varint(data, at)
     if size >= SIGN:
         raise InvalidProtobuf("proto: negative length found during unmarshaling")
@@ -48,7 +48,7 @@ def span(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def skip(data: bytes, at: int, end: int, tag: int) -> int:
-    """The position behind the value of a tag that has been read; groups may hold groups."""
+    """Skip the value of a tag that has been read; groups may contain groups."""
     depth = 0
     while True:
         kind = tag & 7

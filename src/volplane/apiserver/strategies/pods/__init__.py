@@ -1,4 +1,4 @@
-"""Pods: admitted with account, priority and patience; then only their images and a few more may change."""
+"""Pods: admitted with a service account, a priority and tolerations; afterwards few fields may change."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from volplane.api import quantity
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
-from volplane.api.errors import Cause, forbidden, invalid
-from volplane.apiserver.strategies.pods import admission, defaults, resize, spec, update
-from volplane.apiserver.strategies.struct_edit import replace_fields, set_defaults
+from volplane.api.errors import Causes, forbidden, invalid
+from volplane.apiserver.defaults import GRACE_SECONDS
+from volplane.apiserver.strategies.pods import admission, resize, spec, update
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.apiserver.struct_edit import replace_fields, set_defaults
 from volplane.base import clock
 
 
 class PodStrategy(Strategy[Pod]):
-    def defaults(self, obj: Pod) -> Pod:
-        return defaults.pod(obj)
-
     async def admit_create(self, call: ApiCall, obj: Pod) -> Pod:
         return await admission.admit(call, obj)
 
     async def admit_update(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         if call.subresource:
             return new
-        # What the server chose at creation comes back when a writer leaves it out.
+        # What admission set on create is set again if the writer leaves it out.
         kept = set_defaults(
             new.spec, priority=old.spec.priority, preemption_policy=old.spec.preemption_policy
         )
@@ -39,7 +38,7 @@ class PodStrategy(Strategy[Pod]):
 
     def prepare_status(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         made = super().prepare_status(call, old, new)
-        # A kubelet reports; who owns a pod is not its to say.
+        # A status update may not change the owners.
         owners = old.metadata.owner_references
         return structs.replace(
             made,
@@ -47,18 +46,16 @@ class PodStrategy(Strategy[Pod]):
             status=structs.replace(made.status, qos_class=old.status.qos_class),
         )
 
-    def validate_create(self, call: ApiCall, obj: Pod) -> list[Cause]:
-        wrong = _validate_spec(obj)
-        value = obj.metadata.annotations.get(update.MIRROR)
+    def validate_create(self, call: ApiCall, obj: Pod) -> Causes:
+        yield from _validate_spec(obj)
+        value = obj.metadata.annotations.get(MIRROR_POD_ANNOTATION)
         if value is not None and not obj.spec.node_name:
-            path = f"metadata.annotations[{update.MIRROR}]"
-            wrong.append(invalid(path, value, "must set spec.nodeName if mirror pod annotation is set"))
+            path = f"metadata.annotations[{MIRROR_POD_ANNOTATION}]"
+            yield invalid(path, value, "must set spec.nodeName if mirror pod annotation is set")
         if obj.spec.ephemeral_containers:
-            wrong.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
+            yield forbidden("spec.ephemeralContainers", "cannot be set on create")
         if obj.spec.node_name and obj.spec.scheduling_gates:
-            told = "cannot be set until all schedulingGates have been cleared"
-            wrong.append(forbidden("spec.nodeName", told))
-        return wrong
+            yield forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
 
     def prepare_update(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         if call.subresource == "ephemeralcontainers":
@@ -68,21 +65,34 @@ class PodStrategy(Strategy[Pod]):
             return structs.replace(old, spec=resize.apply_resources(old.spec, new.spec))
         return super().prepare_update(call, old, new)
 
-    def validate_update(self, call: ApiCall, old: Pod, new: Pod) -> list[Cause]:
+    def validate_update(self, call: ApiCall, old: Pod, new: Pod) -> Causes:
         if call.subresource == "ephemeralcontainers":
-            return _validate_spec(new) + update.validate_ephemeral(old, new)
+            yield from _validate_spec(new)
+            yield from update.validate_ephemeral(old, new)
+            return
         if call.subresource == "resize":
-            return resize.validate(old, new, qos_class(old.spec), qos_class(new.spec))
-        wrong = update.validate_annotations(old, new)
+            yield from resize.validate(old, new, qos_class(old.spec), qos_class(new.spec))
+            return
+        yield from update.validate_annotations(old, new)
         if old.spec == new.spec:
-            return wrong
-        return wrong + _validate_spec(new) + update.validate(old, new)
+            return
+        yield from _validate_spec(new)
+        yield from update.validate(old, new)
 
-    def validate_status(self, call: ApiCall, old: Pod, new: Pod) -> list[Cause]:
+    def validate_status(self, call: ApiCall, old: Pod, new: Pod) -> Causes:
         return update.validate_status(old, new)
 
+    def grace(self, call: ApiCall, obj: Pod, requested: int | None) -> int:
+        """No grace period for a pod that never ran or has ended."""
+        if not obj.spec.node_name or obj.status.phase in ("Succeeded", "Failed"):
+            return 0
+        seconds = obj.spec.termination_grace_period_seconds if requested is None else requested
+        if seconds is None:
+            return GRACE_SECONDS
+        return seconds if seconds >= 0 else 1
 
-def _validate_spec(pod: Pod) -> list[Cause]:
+
+def _validate_spec(pod: Pod) -> Causes:
     return spec.pod_spec("spec", pod.spec, pod=pod.metadata.name)
 
 
@@ -100,7 +110,7 @@ _COMPUTE = ("cpu", "memory")
 
 
 def qos_class(pod: PodSpec) -> str:
-    """Guaranteed: every container's requests are its limits. BestEffort: none asks for anything."""
+    """Guaranteed: requests equal limits in every container. BestEffort: no requests and no limits."""
     every = (*pod.containers, *pod.init_containers)
     if all(_is_guaranteed(container) for container in every) and every:
         return "Guaranteed"

@@ -1,4 +1,4 @@
-"""What the server adds to a new pod: an account and its token, a priority, patience with sick nodes."""
+"""Pod admission: service account and token, priority, default tolerations for failing nodes."""
 
 from __future__ import annotations
 
@@ -6,58 +6,39 @@ import asyncio
 
 from msgspec import structs
 
-from volplane.api import names
-from volplane.api.core import (
-    ConfigMapProjection,
-    Container,
-    DownwardAPIProjection,
-    DownwardAPIVolumeFile,
-    KeyToPath,
-    LocalObjectReference,
-    ObjectFieldSelector,
-    Pod,
-    PodSpec,
-    ProjectedVolumeSource,
-    ServiceAccount,
-    ServiceAccountTokenProjection,
-    Toleration,
-    Volume,
-    VolumeMount,
-    VolumeProjection,
-)
+from volplane.api import core, names
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.errors import Forbidden
 from volplane.api.scheduling import PriorityClass
-from volplane.apiserver.strategies.pods.defaults import FILE_MODE
-from volplane.apiserver.strategies.struct_edit import map_items, replace_fields
+from volplane.apiserver.defaults import FILE_MODE
 from volplane.apiserver.strategy import ApiCall
+from volplane.apiserver.struct_edit import map_items, replace_fields
+from volplane.rules.taints import NOT_READY, UNREACHABLE
 
 DEFAULT_ACCOUNT = "default"
 DEFAULT_ACCOUNT_TRIES, DEFAULT_ACCOUNT_PAUSE = 10, 0.1
-MIRROR = "kubernetes.io/config.mirror"
 TOKEN_PREFIX = "kube-api-access-"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-TOKEN_SECONDS = 3607  # the odd seven marks tokens that were put here, not asked for
+TOKEN_SECONDS = 3607  # upstream's mark of an injected token: an hour and seven seconds
 TOLERATION_SECONDS = 300
-NOT_READY = "node.kubernetes.io/not-ready"
-UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
-async def admit(call: ApiCall, pod: Pod) -> Pod:
+async def admit(call: ApiCall, pod: core.Pod) -> core.Pod:
     spec = pod.spec
-    if MIRROR not in pod.metadata.annotations:
+    if MIRROR_POD_ANNOTATION not in pod.metadata.annotations:
         spec = await _with_account(call, pod)
     spec = await _with_priority(call, pod, spec)
     return replace_fields(pod, spec=with_default_tolerations(spec))
 
 
-def _forbid(call: ApiCall, pod: Pod, why: str) -> Forbidden:
+def _forbid(call: ApiCall, pod: core.Pod, why: str) -> Forbidden:
     return Forbidden.to(call.kind, pod.metadata.name or call.name, why)
 
 
-# The service account
+# Service account
 
 
-async def _with_account(call: ApiCall, pod: Pod) -> PodSpec:
+async def _with_account(call: ApiCall, pod: core.Pod) -> core.PodSpec:
     name = pod.spec.service_account_name or DEFAULT_ACCOUNT
     account = await _account(call, name)
     if account is None:
@@ -69,35 +50,35 @@ async def _with_account(call: ApiCall, pod: Pod) -> PodSpec:
     if _mounts_token(account, spec):
         spec = with_token(spec)
     if not spec.image_pull_secrets and account.image_pull_secrets:
-        secrets = tuple(LocalObjectReference(name=s.name) for s in account.image_pull_secrets)
+        secrets = tuple(core.LocalObjectReference(name=s.name) for s in account.image_pull_secrets)
         spec = structs.replace(spec, image_pull_secrets=secrets)
     return spec
 
 
-async def _account(call: ApiCall, name: str) -> ServiceAccount | None:
-    """A new namespace gets its default account a moment after it is made; a pod may be faster than that."""
+async def _account(call: ApiCall, name: str) -> core.ServiceAccount | None:
+    """Retries for the default account, which a new namespace gets a moment after its creation."""
     tries = DEFAULT_ACCOUNT_TRIES if name == DEFAULT_ACCOUNT else 1
     for left in reversed(range(tries)):
-        found = await call.reader.get(ServiceAccount, name, call.namespace)
+        found = await call.reader.get(core.ServiceAccount, name, call.namespace)
         if found is not None or not left:
             return found
         await asyncio.sleep(DEFAULT_ACCOUNT_PAUSE)
     return None
 
 
-def _mounts_token(account: ServiceAccount, spec: PodSpec) -> bool:
+def _mounts_token(account: core.ServiceAccount, spec: core.PodSpec) -> bool:
     if spec.automount_service_account_token is not None:
         return spec.automount_service_account_token
     return account.automount_service_account_token is not False
 
 
-def with_token(spec: PodSpec) -> PodSpec:
-    """The account's token in every container that mounts nothing of its own there."""
+def with_token(spec: core.PodSpec) -> core.PodSpec:
+    """Mount the account's token into every container that has no mount at that path."""
     held = next((v.name for v in spec.volumes if v.name.startswith(TOKEN_PREFIX)), "")
     name = held or names.generate(TOKEN_PREFIX)
-    mount = VolumeMount(name=name, read_only=True, mount_path=TOKEN_PATH)
+    mount = core.VolumeMount(name=name, read_only=True, mount_path=TOKEN_PATH)
 
-    def with_mount(container: Container) -> Container:
+    def with_mount(container: core.Container) -> core.Container:
         if any(m.mount_path == TOKEN_PATH for m in container.volume_mounts):
             return container
         return structs.replace(container, volume_mounts=(*container.volume_mounts, mount))
@@ -109,24 +90,26 @@ def with_token(spec: PodSpec) -> PodSpec:
     )
     if held or made is spec:
         return made
-    return structs.replace(made, volumes=(*spec.volumes, Volume(name=name, projected=_token_source())))
+    return structs.replace(made, volumes=(*spec.volumes, core.Volume(name=name, projected=_token_source())))
 
 
-def _token_source() -> ProjectedVolumeSource:
-    root = ConfigMapProjection(name="kube-root-ca.crt", items=(KeyToPath(key="ca.crt", path="ca.crt"),))
-    place = ObjectFieldSelector(api_version="v1", field_path="metadata.namespace")
-    return ProjectedVolumeSource(
+def _token_source() -> core.ProjectedVolumeSource:
+    root = core.ConfigMapProjection(
+        name="kube-root-ca.crt", items=(core.KeyToPath(key="ca.crt", path="ca.crt"),)
+    )
+    place = core.ObjectFieldSelector(api_version="v1", field_path="metadata.namespace")
+    return core.ProjectedVolumeSource(
         default_mode=FILE_MODE,
         sources=(
-            VolumeProjection(
-                service_account_token=ServiceAccountTokenProjection(
+            core.VolumeProjection(
+                service_account_token=core.ServiceAccountTokenProjection(
                     path="token", expiration_seconds=TOKEN_SECONDS
                 )
             ),
-            VolumeProjection(config_map=root),
-            VolumeProjection(
-                downward_api=DownwardAPIProjection(
-                    items=(DownwardAPIVolumeFile(path="namespace", field_ref=place),)
+            core.VolumeProjection(config_map=root),
+            core.VolumeProjection(
+                downward_api=core.DownwardAPIProjection(
+                    items=(core.DownwardAPIVolumeFile(path="namespace", field_ref=place),)
                 )
             ),
         ),
@@ -135,12 +118,12 @@ def _token_source() -> ProjectedVolumeSource:
 
 # Priority
 
-# Known without an object, so that system pods can be made before anything else is there.
+# Known without an object: system pods may be created before any PriorityClass.
 _SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _PREEMPTION = "PreemptLowerPriority"
 
 
-async def _with_priority(call: ApiCall, pod: Pod, spec: PodSpec) -> PodSpec:
+async def _with_priority(call: ApiCall, pod: core.Pod, spec: core.PodSpec) -> core.PodSpec:
     name, value, policy = await _priority(call, pod, spec.priority_class_name)
     if spec.priority is not None and spec.priority != value:
         raise _forbid(
@@ -159,7 +142,7 @@ async def _with_priority(call: ApiCall, pod: Pod, spec: PodSpec) -> PodSpec:
     return replace_fields(spec, priority_class_name=name, priority=value, preemption_policy=policy)
 
 
-async def _priority(call: ApiCall, pod: Pod, name: str) -> tuple[str, int, str]:
+async def _priority(call: ApiCall, pod: core.Pod, name: str) -> tuple[str, int, str]:
     if not name:
         classes = [c for c in await call.reader.list(PriorityClass) if c.global_default]
         chosen = min(classes, key=lambda c: c.value, default=None)
@@ -174,13 +157,13 @@ async def _priority(call: ApiCall, pod: Pod, name: str) -> tuple[str, int, str]:
     raise _forbid(call, pod, f"no PriorityClass with name {name} was found")
 
 
-# Nodes that stop answering
+# Tolerations
 
 
-def with_default_tolerations(spec: PodSpec) -> PodSpec:
-    """A node that is not ready keeps its pods for a while."""
+def with_default_tolerations(spec: core.PodSpec) -> core.PodSpec:
+    """Tolerate a node that is not ready or unreachable for five minutes."""
     added = tuple(
-        Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=TOLERATION_SECONDS)
+        core.Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=TOLERATION_SECONDS)
         for key in (NOT_READY, UNREACHABLE)
         if not any(t.key in (key, "") and t.effect in ("NoExecute", "") for t in spec.tolerations)
     )

@@ -8,17 +8,16 @@ from typing import Any
 
 from msgspec import structs
 
-from volplane.api import quantity
-from volplane.api.core import (
-    Container,
-    EnvFromSource,
-    EnvVar,
-    EnvVarSource,
-    EphemeralContainer,
-    ResourceRequirements,
-    Volume,
+from volplane.api import core, quantity
+from volplane.api.errors import (
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    not_found,
+    not_supported,
+    required_value,
 )
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_found, not_supported, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods import probes
 
@@ -33,100 +32,91 @@ _VARIABLE_WORDS = (
 )
 _STANDARD = ("cpu", "ephemeral-storage", "memory")
 
-AnyContainer = Container | EphemeralContainer
+AnyContainer = core.Container | core.EphemeralContainer
 
 
-def containers(path: str, given: tuple[Container, ...], volumes: Mapping[str, Volume]) -> list[Cause]:
+def containers(path: str, given: tuple[core.Container, ...], volumes: Mapping[str, core.Volume]) -> Causes:
     if not given:
-        return [required_value(path)]
-    wrong: list[Cause] = []
+        yield required_value(path)
+        return
     seen: set[str] = set()
     for at, container in enumerate(given):
         here = f"{path}[{at}]"
-        wrong += common(here, container, volumes)
-        if container.name in seen:
-            wrong.append(duplicate(f"{here}.name", container.name))
-        seen.add(container.name)
-        wrong += probes.validate_running_container(here, container)
-    return wrong + _host_ports(path, given)
+        yield from common(here, container, volumes)
+        yield from checks.not_duplicate(f"{here}.name", container.name, seen)
+        yield from probes.validate_running_container(here, container)
+    yield from _host_ports(path, given)
 
 
 def init_containers(
-    path: str, given: tuple[Container, ...], regular: tuple[Container, ...], volumes: Mapping[str, Volume]
-) -> list[Cause]:
-    wrong: list[Cause] = []
+    path: str,
+    given: tuple[core.Container, ...],
+    regular: tuple[core.Container, ...],
+    volumes: Mapping[str, core.Volume],
+) -> Causes:
     seen = {c.name for c in regular}
     for at, container in enumerate(given):
         here = f"{path}[{at}]"
-        wrong += common(here, container, volumes)
-        if container.name in seen:
-            wrong.append(duplicate(f"{here}.name", container.name))
-        seen.add(container.name)
-        wrong += _host_ports(path, (container,))
+        yield from common(here, container, volumes)
+        yield from checks.not_duplicate(f"{here}.name", container.name, seen)
+        yield from _host_ports(path, (container,))
         if container.restart_policy not in (None, "Always"):
-            wrong.append(not_supported(f"{here}.restartPolicy", container.restart_policy, ("Always",)))
+            yield not_supported(f"{here}.restartPolicy", container.restart_policy, ("Always",))
         judge = (
             probes.validate_running_container
             if container.restart_policy == "Always"
             else probes.validate_init_container
         )
-        wrong += judge(here, container)
-    return wrong
+        yield from judge(here, container)
 
 
-def common(path: str, container: AnyContainer, volumes: Mapping[str, Volume]) -> list[Cause]:
-    """What holds for every container."""
-    wrong = (
-        checks.label(f"{path}.name", container.name) if container.name else [required_value(f"{path}.name")]
-    )
-    if not container.image:
-        wrong.append(required_value(f"{path}.image"))
-    wrong += checks.one_of(
+def common(path: str, container: AnyContainer, volumes: Mapping[str, core.Volume]) -> Causes:
+    """Validate what all containers have in common."""
+    if container.name:
+        yield from checks.label(f"{path}.name", container.name)
+    else:
+        yield required_value(f"{path}.name")
+    yield from checks.present(f"{path}.image", container.image)
+    yield from checks.one_of(
         f"{path}.terminationMessagePolicy", container.termination_message_policy, MESSAGE_POLICIES
     )
-    wrong += _ports(f"{path}.ports", container)
-    wrong += _environment(f"{path}.env", container.env)
-    wrong += _environment_sources(f"{path}.envFrom", container.env_from)
-    wrong += _mounts(f"{path}.volumeMounts", container, volumes)
-    wrong += _devices(f"{path}.volumeDevices", container, volumes)
-    wrong += checks.one_of(f"{path}.imagePullPolicy", container.image_pull_policy, PULL_POLICIES)
-    return wrong + resources(f"{path}.resources", container.resources)
+    yield from _ports(f"{path}.ports", container)
+    yield from _environment(f"{path}.env", container.env)
+    yield from _environment_sources(f"{path}.envFrom", container.env_from)
+    yield from _mounts(f"{path}.volumeMounts", container, volumes)
+    yield from _devices(f"{path}.volumeDevices", container, volumes)
+    yield from checks.one_of(f"{path}.imagePullPolicy", container.image_pull_policy, PULL_POLICIES)
+    yield from resources(f"{path}.resources", container.resources)
 
 
 # Ports
 
 
-def _ports(path: str, container: AnyContainer) -> list[Cause]:
-    wrong: list[Cause] = []
+def _ports(path: str, container: AnyContainer) -> Causes:
     seen: set[str] = set()
     for at, port in enumerate(container.ports):
         here = f"{path}[{at}]"
         if port.name:
-            wrong += checks.port_name(f"{here}.name", port.name)
-            if port.name in seen:
-                wrong.append(duplicate(f"{here}.name", port.name))
-            seen.add(port.name)
+            yield from checks.port_name(f"{here}.name", port.name)
+            yield from checks.not_duplicate(f"{here}.name", port.name, seen)
         if port.container_port == 0:
-            wrong.append(required_value(f"{here}.containerPort"))
+            yield required_value(f"{here}.containerPort")
         else:
-            wrong += checks.port(f"{here}.containerPort", port.container_port)
+            yield from checks.port(f"{here}.containerPort", port.container_port)
         if port.host_port:
-            wrong += checks.port(f"{here}.hostPort", port.host_port)
-        wrong += checks.one_of(f"{here}.protocol", port.protocol, PROTOCOLS)
-    return wrong
+            yield from checks.port(f"{here}.hostPort", port.host_port)
+        yield from checks.one_of(f"{here}.protocol", port.protocol, PROTOCOLS)
 
 
-def _host_ports(path: str, given: Iterable[Container]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _host_ports(path: str, given: Iterable[core.Container]) -> Causes:
     taken: set[tuple[str, str, int]] = set()
     for at, container in enumerate(given):
         for index, port in enumerate(container.ports):
             place = (port.protocol, port.host_ip, port.host_port)
             if port.host_port and place in taken:
                 shown = f"{port.protocol}/{port.host_ip}/{port.host_port}"
-                wrong.append(duplicate(f"{path}[{at}].ports[{index}].hostPort", shown))
+                yield duplicate(f"{path}[{at}].ports[{index}].hostPort", shown)
             taken.add(place)
-    return wrong
 
 
 # Environment
@@ -134,192 +124,175 @@ def _host_ports(path: str, given: Iterable[Container]) -> list[Cause]:
 _VALUE_SOURCES = "`fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
 
 
-def _environment(path: str, given: tuple[EnvVar, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _environment(path: str, given: tuple[core.EnvVar, ...]) -> Causes:
     for at, variable in enumerate(given):
         here = f"{path}[{at}]"
         if not variable.name:
-            wrong.append(required_value(f"{here}.name"))
+            yield required_value(f"{here}.name")
         elif not _VARIABLE.fullmatch(variable.name):
-            wrong.append(invalid(f"{here}.name", variable.name, _VARIABLE_WORDS))
+            yield invalid(f"{here}.name", variable.name, _VARIABLE_WORDS)
         if variable.value_from is not None:
-            wrong += _value_from(f"{here}.valueFrom", variable.value, variable.value_from)
-    return wrong
+            yield from _value_from(f"{here}.valueFrom", variable.value, variable.value_from)
 
 
-def _value_from(path: str, value: str, source: EnvVarSource) -> list[Cause]:
+def _value_from(path: str, value: str, source: core.EnvVarSource) -> Causes:
     given = [f.name for f in structs.fields(source) if getattr(source, f.name) is not None]
-    wrong = _value_source(path, source)
+    yield from _value_source(path, source)
     if not given:
-        wrong.append(invalid(path, "", f"must specify one of: {_VALUE_SOURCES}"))
+        yield invalid(path, "", f"must specify one of: {_VALUE_SOURCES}")
     elif value:
-        wrong.append(invalid(path, "", "may not be specified when `value` is not empty"))
+        yield invalid(path, "", "may not be specified when `value` is not empty")
     elif len(given) > 1:
-        wrong.append(invalid(path, "", "may not have more than one field specified at a time"))
-    return wrong
+        yield invalid(path, "", "may not have more than one field specified at a time")
 
 
-def _value_source(path: str, source: EnvVarSource) -> list[Cause]:
-    wrong: list[Cause] = []
+def _value_source(path: str, source: core.EnvVarSource) -> Causes:
     if source.field_ref is not None and not source.field_ref.field_path:
-        wrong.append(required_value(f"{path}.fieldRef.fieldPath"))
+        yield required_value(f"{path}.fieldRef.fieldPath")
     if source.resource_field_ref is not None and not source.resource_field_ref.resource:
-        wrong.append(required_value(f"{path}.resourceFieldRef.resource"))
+        yield required_value(f"{path}.resourceFieldRef.resource")
     for name, ref in (
         ("configMapKeyRef", source.config_map_key_ref),
         ("secretKeyRef", source.secret_key_ref),
     ):
         if ref is not None:
-            wrong += [] if ref.name else [required_value(f"{path}.{name}.name")]
-            wrong += (
-                checks.config_key(f"{path}.{name}.key", ref.key)
-                if ref.key
-                else [required_value(f"{path}.{name}.key")]
-            )
-    return wrong
+            yield from checks.present(f"{path}.{name}.name", ref.name)
+            if ref.key:
+                yield from checks.config_key(f"{path}.{name}.key", ref.key)
+            else:
+                yield required_value(f"{path}.{name}.key")
 
 
-def _environment_sources(path: str, given: tuple[EnvFromSource, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _environment_sources(path: str, given: tuple[core.EnvFromSource, ...]) -> Causes:
     for at, source in enumerate(given):
         here = f"{path}[{at}]"
         if source.prefix and not _VARIABLE.fullmatch(source.prefix):
-            wrong.append(invalid(f"{here}.prefix", source.prefix, _VARIABLE_WORDS))
+            yield invalid(f"{here}.prefix", source.prefix, _VARIABLE_WORDS)
         refs = (("configMapRef", source.config_map_ref), ("secretRef", source.secret_ref))
         chosen = [(name, ref) for name, ref in refs if ref is not None]
-        wrong += [required_value(f"{here}.{name}.name") for name, ref in chosen if not ref.name]
+        yield from [required_value(f"{here}.{name}.name") for name, ref in chosen if not ref.name]
         if not chosen:
-            wrong.append(invalid(here, "", "must specify one of: `configMapRef` or `secretRef`"))
+            yield invalid(here, "", "must specify one of: `configMapRef` or `secretRef`")
         elif len(chosen) > 1:
-            wrong.append(invalid(here, "", "may not have more than one field specified at a time"))
-    return wrong
+            yield invalid(here, "", "may not have more than one field specified at a time")
 
 
 # Mounts
 
 
-def _mounts(path: str, container: AnyContainer, volumes: Mapping[str, Volume]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _mounts(path: str, container: AnyContainer, volumes: Mapping[str, core.Volume]) -> Causes:
     places: set[str] = set()
     devices = {d.name: d.device_path for d in container.volume_devices}
     for at, mount in enumerate(container.volume_mounts):
         here = f"{path}[{at}]"
-        if not mount.name:
-            wrong.append(required_value(f"{here}.name"))
+        yield from checks.present(f"{here}.name", mount.name)
         if mount.name not in volumes:
-            wrong.append(not_found(f"{here}.name", mount.name))
-        if not mount.mount_path:
-            wrong.append(required_value(f"{here}.mountPath"))
+            yield not_found(f"{here}.name", mount.name)
+        yield from checks.present(f"{here}.mountPath", mount.mount_path)
         if mount.mount_path in places:
-            wrong.append(invalid(f"{here}.mountPath", mount.mount_path, "must be unique"))
+            yield invalid(f"{here}.mountPath", mount.mount_path, "must be unique")
         places.add(mount.mount_path)
         if mount.name in devices:
-            wrong.append(invalid(f"{here}.name", mount.name, "must not already exist in volumeDevices"))
+            yield invalid(f"{here}.name", mount.name, "must not already exist in volumeDevices")
         if mount.mount_path in devices.values():
-            told = "must not already exist as a path in volumeDevices"
-            wrong.append(invalid(f"{here}.mountPath", mount.mount_path, told))
-        wrong += _sub_path(path, here, mount)
-        wrong += _propagation(f"{path}.mountPropagation", mount.mount_propagation, container)
-    return wrong
+            message = "must not already exist as a path in volumeDevices"
+            yield invalid(f"{here}.mountPath", mount.mount_path, message)
+        yield from _sub_path(path, here, mount)
+        yield from _propagation(f"{path}.mountPropagation", mount.mount_propagation, container)
 
 
-def _sub_path(path: str, here: str, mount: Any) -> list[Cause]:
-    wrong = checks.relative_path(f"{path}.subPath", mount.sub_path) if mount.sub_path else []
+def _sub_path(path: str, here: str, mount: Any) -> Causes:
+    if mount.sub_path:
+        yield from checks.relative_path(f"{path}.subPath", mount.sub_path)
     if mount.sub_path_expr:
         if mount.sub_path:
-            told = "subPathExpr and subPath are mutually exclusive"
-            wrong.append(invalid(f"{here}.subPathExpr", mount.sub_path_expr, told))
-        wrong += checks.relative_path(f"{path}.subPathExpr", mount.sub_path_expr)
-    return wrong
+            message = "subPathExpr and subPath are mutually exclusive"
+            yield invalid(f"{here}.subPathExpr", mount.sub_path_expr, message)
+        yield from checks.relative_path(f"{path}.subPathExpr", mount.sub_path_expr)
 
 
-def _propagation(path: str, mode: str | None, container: AnyContainer) -> list[Cause]:
+def _propagation(path: str, mode: str | None, container: AnyContainer) -> Causes:
     if mode is None:
-        return []
+        return
     if mode not in PROPAGATIONS:
-        return [not_supported(path, mode, PROPAGATIONS)]
+        yield not_supported(path, mode, PROPAGATIONS)
+        return
     context = container.security_context
     if mode == "Bidirectional" and not (context is not None and context.privileged):
-        told = "Bidirectional mount propagation is available only to privileged containers"
-        return [forbidden(path, told)]
-    return []
+        yield forbidden(path, "Bidirectional mount propagation is available only to privileged containers")
+        return
 
 
-def _devices(path: str, container: AnyContainer, volumes: Mapping[str, Volume]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _devices(path: str, container: AnyContainer, volumes: Mapping[str, core.Volume]) -> Causes:
     seen_names: set[str] = set()
     seen_paths: set[str] = set()
     mounts = {m.name: m.mount_path for m in container.volume_mounts}
     for at, device in enumerate(container.volume_devices):
         here = f"{path}[{at}]"
-        wrong += _device_volume(f"{here}.name", device.name, volumes)
+        yield from _device_volume(f"{here}.name", device.name, volumes)
         if device.name in seen_names:
-            wrong.append(invalid(f"{here}.name", device.name, "must be unique"))
+            yield invalid(f"{here}.name", device.name, "must be unique")
         if not device.device_path:
-            wrong.append(required_value(f"{here}.devicePath"))
+            yield required_value(f"{here}.devicePath")
         elif ".." in device.device_path.split("/"):
-            wrong.append(
-                invalid(f"{here}.devicePath", device.device_path, "can not contain backsteps ('..')")
-            )
+            yield invalid(f"{here}.devicePath", device.device_path, "can not contain backsteps ('..')")
         if device.device_path in seen_paths:
-            wrong.append(invalid(f"{here}.devicePath", device.device_path, "must be unique"))
+            yield invalid(f"{here}.devicePath", device.device_path, "must be unique")
         if device.name in mounts:
-            wrong.append(invalid(f"{here}.name", device.name, "must not already exist in volumeMounts"))
+            yield invalid(f"{here}.name", device.name, "must not already exist in volumeMounts")
         if device.device_path in mounts.values():
-            told = "must not already exist as a path in volumeMounts"
-            wrong.append(invalid(f"{here}.devicePath", device.device_path, told))
+            message = "must not already exist as a path in volumeMounts"
+            yield invalid(f"{here}.devicePath", device.device_path, message)
         seen_names.add(device.name)
         seen_paths.add(device.device_path)
-    return wrong
 
 
-def _device_volume(path: str, name: str, volumes: Mapping[str, Volume]) -> list[Cause]:
-    wrong = [] if name else [required_value(path)]
+def _device_volume(path: str, name: str, volumes: Mapping[str, core.Volume]) -> Causes:
+    yield from checks.present(path, name)
     volume = volumes.get(name)
     if volume is None:
-        return [*wrong, not_found(path, name)]
+        yield not_found(path, name)
+        return
     if volume.persistent_volume_claim is None and volume.ephemeral is None:
-        told = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
-        wrong.append(invalid(path, name, told))
-    return wrong
+        message = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
+        yield invalid(path, name, message)
 
 
 # Resources
 
 
-def resources(path: str, needs: ResourceRequirements) -> list[Cause]:
-    wrong: list[Cause] = []
+def resources(path: str, needs: core.ResourceRequirements) -> Causes:
     for name, amount in needs.limits.items():
-        wrong += _resource(f"{path}.limits[{name}]", name, amount)
+        yield from _resource(f"{path}.limits[{name}]", name, amount)
     for name, amount in needs.requests.items():
-        wrong += _resource(f"{path}.requests[{name}]", name, amount)
+        yield from _resource(f"{path}.requests[{name}]", name, amount)
         limit = needs.limits.get(name)
         if limit is not None:
-            wrong += _within(f"{path}.requests", name, amount, limit)
+            yield from _within(f"{path}.requests", name, amount, limit)
         elif not _overcommits(name):
-            told = "Limit must be set for non overcommitable resources"
-            wrong.append(required_value(f"{path}.limits", told))
-    return wrong
+            yield required_value(f"{path}.limits", "Limit must be set for non overcommitable resources")
 
 
-def _within(path: str, name: str, amount: str, limit: str) -> list[Cause]:
+def _within(path: str, name: str, amount: str, limit: str) -> Causes:
     asked, most = quantity.parse(amount), quantity.parse(limit)
     if asked != most and not _overcommits(name):
-        return [invalid(path, amount, f"must be equal to {name} limit of {limit}")]
+        yield invalid(path, amount, f"must be equal to {name} limit of {limit}")
+        return
     if asked > most:
-        return [invalid(path, amount, f"must be less than or equal to {name} limit of {limit}")]
-    return []
+        yield invalid(path, amount, f"must be less than or equal to {name} limit of {limit}")
+        return
 
 
-def _resource(path: str, name: str, amount: str) -> list[Cause]:
-    wrong = checks.qualified_name(path, name)
+def _resource(path: str, name: str, amount: str) -> Causes:
+    yield from checks.qualified_name(path, name)
     if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
-        wrong.append(invalid(path, name, "must be a standard resource for containers"))
-    wrong += checks.amount_not_negative(path, amount)
-    return wrong + (checks.integer_amount(path, amount) if not _overcommits(name) else [])
+        yield invalid(path, name, "must be a standard resource for containers")
+    yield from checks.amount_not_negative(path, amount)
+    if not _overcommits(name):
+        yield from checks.integer_amount(path, amount)
 
 
 def _overcommits(name: str) -> bool:
-    """May more be asked for than there is? Not of devices and huge pages."""
+    """May a limit exceed the request? Not for extended resources and huge pages."""
     native = "/" not in name or name.partition("/")[0].endswith("kubernetes.io")
     return native and not name.startswith("hugepages-")

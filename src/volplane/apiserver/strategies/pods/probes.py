@@ -1,4 +1,4 @@
-"""Probes and lifecycle hooks: which container may have them, and what each must say."""
+"""Probes and lifecycle hooks of containers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from volplane.api.core import Container, HTTPGetAction, Lifecycle, LifecycleHandler, Probe
-from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Causes, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.strategies import checks
 
 SCHEMES = ("HTTP", "HTTPS")
@@ -20,24 +20,22 @@ _HEADER_WORDS = (
 )
 
 
-def validate_running_container(path: str, container: Container) -> list[Cause]:
-    """Probes and hooks of a container that keeps running."""
-    wrong = _lifecycle(f"{path}.lifecycle", container.lifecycle)
+def validate_running_container(path: str, container: Container) -> Causes:
+    """Probes and hooks of a regular container or a sidecar."""
+    yield from _lifecycle(f"{path}.lifecycle", container.lifecycle)
     for name, probe in _probes(container):
-        wrong += _probe(f"{path}.{name}", probe)
+        yield from _probe(f"{path}.{name}", probe)
         if name != "readinessProbe" and probe.success_threshold != 1:
-            wrong.append(invalid(f"{path}.{name}.successThreshold", probe.success_threshold, "must be 1"))
+            yield invalid(f"{path}.{name}.successThreshold", probe.success_threshold, "must be 1")
         if name == "readinessProbe" and probe.termination_grace_period_seconds is not None:
             here = f"{path}.{name}.terminationGracePeriodSeconds"
-            told = "must not be set for readinessProbes"
-            wrong.append(invalid(here, probe.termination_grace_period_seconds, told))
-    return wrong
+            yield invalid(here, probe.termination_grace_period_seconds, "must not be set for readinessProbes")
 
 
-def validate_init_container(path: str, container: Container) -> list[Cause]:
+def validate_init_container(path: str, container: Container) -> Causes:
     given = ["lifecycle"] if container.lifecycle is not None else []
     given += [name for name, _ in _probes(container)]
-    return [forbidden(f"{path}.{name}", NOT_FOR_INIT) for name in given]
+    yield from [forbidden(f"{path}.{name}", NOT_FOR_INIT) for name in given]
 
 
 def _probes(container: Container) -> Iterable[tuple[str, Probe]]:
@@ -58,60 +56,61 @@ _PROBE_NUMBERS = (
 )
 
 
-def _probe(path: str, probe: Probe) -> list[Cause]:
-    wrong = _handler(path, probe, ("exec", "http_get", "tcp_socket", "grpc"))
+def _probe(path: str, probe: Probe) -> Causes:
+    yield from _handler(path, probe, ("exec", "http_get", "tcp_socket", "grpc"))
     for name in _PROBE_NUMBERS:
-        wrong += checks.not_negative(f"{path}.{_camel(name)}", getattr(probe, name))
+        yield from checks.not_negative(f"{path}.{_camel(name)}", getattr(probe, name))
     grace = probe.termination_grace_period_seconds
     if grace is not None and grace <= 0:
-        wrong.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0"))
-    return wrong
+        yield invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0")
 
 
-def _lifecycle(path: str, lifecycle: Lifecycle | None) -> list[Cause]:
+def _lifecycle(path: str, lifecycle: Lifecycle | None) -> Causes:
     if lifecycle is None:
-        return []
-    wrong: list[Cause] = []
+        return
     if lifecycle.post_start is not None:
-        wrong += _handler(f"{path}.postStart", lifecycle.post_start, _HOOKS)
+        yield from _handler(f"{path}.postStart", lifecycle.post_start, _HOOKS)
     if lifecycle.pre_stop is not None:
-        wrong += _handler(f"{path}.preStop", lifecycle.pre_stop, _HOOKS)
-    return wrong
+        yield from _handler(f"{path}.preStop", lifecycle.pre_stop, _HOOKS)
 
 
 _HOOKS = ("exec", "http_get", "tcp_socket", "sleep")
 
 
-def _handler(path: str, handler: Probe | LifecycleHandler, choices: tuple[str, ...]) -> list[Cause]:
+def _handler(path: str, handler: Probe | LifecycleHandler, choices: tuple[str, ...]) -> Causes:
     given = [name for name in choices if getattr(handler, name) is not None]
     if not given:
-        return [required_value(path, "must specify a handler type")]
-    wrong = _action(f"{path}.{_camel(given[0])}", given[0], getattr(handler, given[0]))
-    return wrong + checks.at_most_one(path, [_camel(name) for name in given], "handler type")
+        yield required_value(path, "must specify a handler type")
+        return
+    yield from _action(f"{path}.{_camel(given[0])}", given[0], getattr(handler, given[0]))
+    yield from checks.at_most_one(path, [_camel(name) for name in given], "handler type")
 
 
-def _action(path: str, name: str, action: Any) -> list[Cause]:
+def _action(path: str, name: str, action: Any) -> Causes:
     match name:
         case "exec":
-            return [] if action.command else [required_value(f"{path}.command")]
+            yield from checks.present(f"{path}.command", action.command)
+            return
         case "http_get":
-            return _http_get(path, action)
+            yield from _http_get(path, action)
+            return
         case "tcp_socket":
-            return checks.port_or_name(f"{path}.port", action.port)
+            yield from checks.port_or_name(f"{path}.port", action.port)
+            return
         case "grpc":
-            return checks.port(f"{path}.port", action.port)
-    return checks.not_negative(f"{path}.seconds", action.seconds)
+            yield from checks.port(f"{path}.port", action.port)
+            return
+    yield from checks.not_negative(f"{path}.seconds", action.seconds)
 
 
-def _http_get(path: str, action: HTTPGetAction) -> list[Cause]:
-    wrong = [] if action.path else [required_value(f"{path}.path")]
-    wrong += checks.port_or_name(f"{path}.port", action.port)
+def _http_get(path: str, action: HTTPGetAction) -> Causes:
+    yield from checks.present(f"{path}.path", action.path)
+    yield from checks.port_or_name(f"{path}.port", action.port)
     if action.scheme not in SCHEMES:
-        wrong.append(not_supported(f"{path}.scheme", action.scheme, SCHEMES))
+        yield not_supported(f"{path}.scheme", action.scheme, SCHEMES)
     for header in action.http_headers:
         if not _HEADER.fullmatch(header.name):
-            wrong.append(invalid(f"{path}.httpHeaders", header.name, _HEADER_WORDS))
-    return wrong
+            yield invalid(f"{path}.httpHeaders", header.name, _HEADER_WORDS)
 
 
 def _camel(name: str) -> str:

@@ -1,11 +1,12 @@
-"""What may change in a pod once it exists: images, a shorter deadline, more tolerations, fewer gates."""
+"""Updates of a pod: images, a shorter deadline, additional tolerations, removed scheduling gates."""
 
 from __future__ import annotations
 
 from msgspec import structs
 
+from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.core import Container, ContainerStatus, Pod, PodSpec
-from volplane.api.errors import Cause, forbidden, invalid, required_value
+from volplane.api.errors import Causes, forbidden, invalid, required_value
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods.spec import tolerations
 
@@ -18,82 +19,81 @@ MUTABLE = (
 )
 
 
-MIRROR = "kubernetes.io/config.mirror"
 APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
-def validate_annotations(old: Pod, new: Pod) -> list[Cause]:
-    """Annotations that say what a pod is stay as they were made, whoever writes, by whichever subresource."""
+def validate_annotations(old: Pod, new: Pod) -> Causes:
+    """The mirror pod and AppArmor annotations are immutable, also through subresources."""
     before, after = old.metadata.annotations, new.metadata.annotations
-    wrong: list[Cause] = []
     for key in sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k)):
         done = "remove or update" if key in before else "add"
         path = f"metadata.annotations[{key}]"
-        if key == MIRROR:
-            wrong.append(forbidden(path, f"may not {done} mirror pod annotation"))
+        if key == MIRROR_POD_ANNOTATION:
+            yield forbidden(path, f"may not {done} mirror pod annotation")
         elif key.startswith(APP_ARMOR):
-            wrong.append(forbidden(path, f"may not {done} AppArmor annotations"))
-    return wrong
+            yield forbidden(path, f"may not {done} AppArmor annotations")
 
 
-def validate(old: Pod, new: Pod) -> list[Cause]:
+def validate(old: Pod, new: Pod) -> Causes:
     before, after = old.spec, new.spec
     for name in ("containers", "init_containers"):
         if len(getattr(before, name)) != len(getattr(after, name)):
             path = "spec.containers" if name == "containers" else "spec.initContainers"
-            return [forbidden(path, "pod updates may not add or remove containers")]
-    wrong = _images("spec.containers", after.containers) + _images(
-        "spec.initContainers", after.init_containers
-    )
-    late = _deadline(before, after)
+            yield forbidden(path, "pod updates may not add or remove containers")
+            return
+    yield from _images("spec.containers", after.containers)
+    yield from _images("spec.initContainers", after.init_containers)
+    late = list(_deadline(before, after))
     if late:
-        return wrong + late
-    wrong += _tolerations(before, after)
-    wrong += _gates(before, after)
+        yield from late
+        return
+    yield from _tolerations(before, after)
+    yield from _gates(before, after)
     rest = _restore_mutable_fields(before, after)
     if rest != before:
-        told = f"pod updates may not change fields other than {','.join(MUTABLE)}"
-        wrong.append(forbidden("spec", f"{told}\n{checks.difference(before, rest)}"))
-    return wrong
+        message = f"pod updates may not change fields other than {','.join(MUTABLE)}"
+        yield forbidden("spec", f"{message}\n{checks.difference(before, rest)}")
 
 
-def _images(path: str, containers: tuple[Container, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _images(path: str, containers: tuple[Container, ...]) -> Causes:
     for at, container in enumerate(containers):
         if not container.image:
-            wrong.append(required_value(f"{path}[{at}].image"))
+            yield required_value(f"{path}[{at}].image")
         elif container.image.strip() != container.image:
-            told = "must not have leading or trailing whitespace"
-            wrong.append(invalid(f"{path}[{at}].image", container.image, told))
-    return wrong
+            message = "must not have leading or trailing whitespace"
+            yield invalid(f"{path}[{at}].image", container.image, message)
 
 
-def _deadline(before: PodSpec, after: PodSpec) -> list[Cause]:
+def _deadline(before: PodSpec, after: PodSpec) -> Causes:
     path, held, given = (
         "spec.activeDeadlineSeconds",
         before.active_deadline_seconds,
         after.active_deadline_seconds,
     )
     if given is None:
-        told = "must not update from a positive integer to nil value"
-        return [] if held is None else [invalid(path, None, told)]
+        message = "must not update from a positive integer to nil value"
+        if held is not None:
+            yield invalid(path, None, message)
+        return
     if held is not None and held < given:
-        return [invalid(path, given, "must be less than or equal to previous value")]
-    return checks.between(path, given, 0, checks.MAX_INT32)
+        yield invalid(path, given, "must be less than or equal to previous value")
+        return
+    yield from checks.between(path, given, 0, checks.MAX_INT32)
 
 
-def _tolerations(before: PodSpec, after: PodSpec) -> list[Cause]:
+def _tolerations(before: PodSpec, after: PodSpec) -> Causes:
     path = "spec.tolerations"
     given = {structs.replace(t, toleration_seconds=None) for t in after.tolerations}
     held = {structs.replace(t, toleration_seconds=None) for t in before.tolerations}
     if not held <= given:
-        return [forbidden(path, "existing toleration can not be modified except its tolerationSeconds")]
-    return tolerations(path, after.tolerations)
+        yield forbidden(path, "existing toleration can not be modified except its tolerationSeconds")
+        return
+    yield from tolerations(path, after.tolerations)
 
 
-def _gates(before: PodSpec, after: PodSpec) -> list[Cause]:
+def _gates(before: PodSpec, after: PodSpec) -> Causes:
     held = {gate.name for gate in before.scheduling_gates}
-    return [
+    yield from [
         forbidden(
             f"spec.schedulingGates[{at}].name",
             f"only deletion is allowed, but found new scheduling gate '{gate.name}'",
@@ -104,7 +104,7 @@ def _gates(before: PodSpec, after: PodSpec) -> list[Cause]:
 
 
 def _restore_mutable_fields(before: PodSpec, after: PodSpec) -> PodSpec:
-    """The new spec with everything that may change put back, to see whether anything else did."""
+    """The new spec with the fields that may change set back, to find out whether others changed."""
     grace = after.termination_grace_period_seconds
     if grace == 1 and (before.termination_grace_period_seconds or 0) < 0:
         grace = before.termination_grace_period_seconds
@@ -117,7 +117,7 @@ def _restore_mutable_fields(before: PodSpec, after: PodSpec) -> PodSpec:
         scheduling_gates=before.scheduling_gates,
         tolerations=before.tolerations,
         termination_grace_period_seconds=grace,
-        # A gated pod is not placed yet: where it may go can still be narrowed.
+        # A gated pod is not scheduled yet: its node selector may be narrowed.
         node_selector=before.node_selector
         if gated and _narrows_node_selector(before, after)
         else after.node_selector,
@@ -132,43 +132,40 @@ def _restore_images(held: tuple[Container, ...], given: tuple[Container, ...]) -
     return tuple(structs.replace(new, image=old.image) for old, new in zip(held, given, strict=True))
 
 
-def validate_ephemeral(old: Pod, new: Pod) -> list[Cause]:
-    """Debugging containers are only ever added."""
+def validate_ephemeral(old: Pod, new: Pod) -> Causes:
+    """Ephemeral containers can be added, but not changed or removed."""
     path = "spec.ephemeralContainers"
     given = {container.name: container for container in new.spec.ephemeral_containers}
-    wrong: list[Cause] = []
     for held in old.spec.ephemeral_containers:
         if held.name not in given:
-            told = f'existing ephemeral containers "{held.name}" may not be removed\n'
-            wrong.append(forbidden(path, told))
+            message = f'existing ephemeral containers "{held.name}" may not be removed\n'
+            yield forbidden(path, message)
         elif given[held.name] != held:
-            told = f'existing ephemeral containers "{held.name}" may not be changed\n'
-            wrong.append(forbidden(path, told))
-    return wrong
+            message = f'existing ephemeral containers "{held.name}" may not be changed\n'
+            yield forbidden(path, message)
 
 
-def validate_status(old: Pod, new: Pod) -> list[Cause]:
-    wrong = validate_annotations(old, new)
+def validate_status(old: Pod, new: Pod) -> Causes:
+    yield from validate_annotations(old, new)
     for at, condition in enumerate(new.status.conditions):
-        wrong += checks.qualified_name(f"status.conditions[{at}].Type", condition.type)
+        yield from checks.qualified_name(f"status.conditions[{at}].Type", condition.type)
     if new.status.nominated_node_name and new.status.nominated_node_name != old.status.nominated_node_name:
-        wrong += checks.subdomain("status.nominatedNodeName", new.status.nominated_node_name)
+        yield from checks.subdomain("status.nominatedNodeName", new.status.nominated_node_name)
     for name, path in (("container_statuses", "containerStatuses"),):
-        wrong += _transitions(f"status.{path}", old, getattr(old.status, name), getattr(new.status, name))
-    return wrong
+        yield from _transitions(f"status.{path}", old, getattr(old.status, name), getattr(new.status, name))
 
 
 def _transitions(
     path: str, pod: Pod, before: tuple[ContainerStatus, ...], after: tuple[ContainerStatus, ...]
-) -> list[Cause]:
-    """A container that has ended for good does not come back."""
+) -> Causes:
+    """A terminated container that the restart policy does not restart stays terminated."""
     policy = pod.spec.restart_policy
     if policy == "Always":
-        return []
+        return
     alive = {status.name for status in after if status.state.terminated is None}
-    told = "may not be transitioned to non-terminated state"
-    return [
-        forbidden(f"{path}[{at}].state", told)
+    message = "may not be transitioned to non-terminated state"
+    yield from [
+        forbidden(f"{path}[{at}].state", message)
         for at, status in enumerate(before)
         if status.state.terminated is not None
         and status.name in alive

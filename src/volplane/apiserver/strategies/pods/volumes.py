@@ -1,4 +1,4 @@
-"""The volumes of a pod: each has a name of its own and exactly one source that can be read."""
+"""The volumes of a pod: unique names, exactly one source each."""
 
 from __future__ import annotations
 
@@ -7,203 +7,189 @@ from typing import Any
 
 from msgspec import structs
 
-from volplane.api import names, quantity
-from volplane.api.core import (
-    CSIVolumeSource,
-    DownwardAPIVolumeFile,
-    EphemeralVolumeSource,
-    HostPathVolumeSource,
-    KeyToPath,
-    NFSVolumeSource,
-    PersistentVolumeClaimVolumeSource,
-    ProjectedVolumeSource,
-    Volume,
-    VolumeProjection,
-)
-from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required_value
+from volplane.api import core, names, quantity
+from volplane.api.errors import Cause, Causes, duplicate, forbidden, invalid, required_value
 from volplane.apiserver.strategies import checks, claim_spec
 
 HOST_PATH_TYPES = (
     "", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket",
 )  # fmt: skip
 
-_WIRE = {f.name: f.encode_name for f in structs.fields(Volume)}
-# Of two sources the later one in this order is the one too many.
+_WIRE = {f.name: f.encode_name for f in structs.fields(core.Volume)}
+# If several sources are set, those after the first in this order are forbidden.
 _FIRST = ("empty_dir", "host_path", "git_repo", "gce_persistent_disk", "aws_elastic_block_store", "secret")
 _SOURCES = (*_FIRST, *(name for name in _WIRE if name not in (*_FIRST, "name")))
 
 
-def volumes(path: str, given: tuple[Volume, ...], pod: str) -> tuple[dict[str, Volume], list[Cause]]:
-    """The volumes that containers may mount, and what is wrong with the others."""
-    usable: dict[str, Volume] = {}
-    wrong: list[Cause] = []
+def volumes(
+    path: str, given: tuple[core.Volume, ...], pod: str
+) -> tuple[dict[str, core.Volume], list[Cause]]:
+    """The valid volumes by name, which containers may mount, and the causes of the others."""
+    usable: dict[str, core.Volume] = {}
+    causes: list[Cause] = []
     made = (
         {names.ephemeral_claim_name(pod, v.name) for v in given if v.ephemeral is not None} if pod else set()
     )
     for at, volume in enumerate(given):
         here = f"{path}[{at}]"
-        found = _volume(here, volume, usable)
+        found = list(_volume(here, volume, usable))
         if not found:
             usable[volume.name] = volume
-        wrong += found
+        causes += found
         claim = volume.persistent_volume_claim
         if claim is not None and claim.claim_name in made:
-            told = "must not reference a PVC that gets created for an ephemeral volume"
-            wrong.append(invalid(f"{here}.persistentVolumeClaim.claimName", claim.claim_name, told))
-    return usable, wrong
+            message = "must not reference a PVC that gets created for an ephemeral volume"
+            causes.append(invalid(f"{here}.persistentVolumeClaim.claimName", claim.claim_name, message))
+    return usable, causes
 
 
-def _volume(path: str, volume: Volume, others: Mapping[str, Volume]) -> list[Cause]:
-    wrong = _source(path, volume)
-    wrong += checks.label(f"{path}.name", volume.name) if volume.name else [required_value(f"{path}.name")]
+def _volume(path: str, volume: core.Volume, others: Mapping[str, core.Volume]) -> Causes:
+    yield from _source(path, volume)
+    if volume.name:
+        yield from checks.label(f"{path}.name", volume.name)
+    else:
+        yield required_value(f"{path}.name")
     if volume.name in others:
-        wrong.append(duplicate(f"{path}.name", volume.name))
-    return wrong
+        yield duplicate(f"{path}.name", volume.name)
 
 
-def _source(path: str, volume: Volume) -> list[Cause]:
+def _source(path: str, volume: core.Volume) -> Causes:
     given = [name for name in _SOURCES if getattr(volume, name) is not None]
     if not given:
-        return [required_value(path, "must specify a volume type")]
-    wrong = checks.at_most_one(path, [_WIRE[name] for name in given], "volume type")
+        yield required_value(path, "must specify a volume type")
+        return
+    yield from checks.at_most_one(path, [_WIRE[name] for name in given], "volume type")
     check = _CHECKS.get(given[0])
-    return (check(f"{path}.{_WIRE[given[0]]}", getattr(volume, given[0])) if check else []) + wrong
+    if check:
+        yield from check(f"{path}.{_WIRE[given[0]]}", getattr(volume, given[0]))
 
 
-def host_path(path: str, source: HostPathVolumeSource) -> list[Cause]:
+def host_path(path: str, source: core.HostPathVolumeSource) -> Causes:
     if not source.path:
-        return [required_value(f"{path}.path")]
-    wrong = checks.no_backsteps(f"{path}.path", source.path)
-    if source.type is not None and source.type not in HOST_PATH_TYPES:
-        wrong.append(not_supported(f"{path}.type", source.type, HOST_PATH_TYPES))
-    return wrong
+        yield required_value(f"{path}.path")
+        return
+    yield from checks.no_backsteps(f"{path}.path", source.path)
+    yield from checks.choice(f"{path}.type", source.type, HOST_PATH_TYPES)
 
 
-def nfs(path: str, source: NFSVolumeSource) -> list[Cause]:
-    wrong = [required_value(f"{path}.{name}") for name in ("server", "path") if not getattr(source, name)]
+def nfs(path: str, source: core.NFSVolumeSource) -> Causes:
+    yield from [required_value(f"{path}.{name}") for name in ("server", "path") if not getattr(source, name)]
     if not source.path.startswith("/"):
-        wrong.append(invalid(f"{path}.path", source.path, "must be an absolute path"))
-    return wrong
+        yield invalid(f"{path}.path", source.path, "must be an absolute path")
 
 
-def _claim(path: str, source: PersistentVolumeClaimVolumeSource) -> list[Cause]:
-    return [] if source.claim_name else [required_value(f"{path}.claimName")]
+def _claim(path: str, source: core.PersistentVolumeClaimVolumeSource) -> Causes:
+    return checks.present(f"{path}.claimName", source.claim_name)
 
 
-def _empty_dir(path: str, source: Any) -> list[Cause]:
+def _empty_dir(path: str, source: Any) -> Causes:
     if source.size_limit is None or quantity.parse(source.size_limit) >= 0:
-        return []
-    return [forbidden(f"{path}.sizeLimit", "SizeLimit field must be a valid resource quantity")]
+        return
+    yield forbidden(f"{path}.sizeLimit", "SizeLimit field must be a valid resource quantity")
 
 
-def _secret(path: str, source: Any) -> list[Cause]:
-    wrong = [] if source.secret_name else [required_value(f"{path}.secretName")]
-    return wrong + _files(path, source)
+def _secret(path: str, source: Any) -> Causes:
+    yield from checks.present(f"{path}.secretName", source.secret_name)
+    yield from _files(path, source)
 
 
-def _config_map(path: str, source: Any) -> list[Cause]:
-    wrong = [] if source.name else [required_value(f"{path}.name")]
-    return wrong + _files(path, source)
+def _config_map(path: str, source: Any) -> Causes:
+    yield from checks.present(f"{path}.name", source.name)
+    yield from _files(path, source)
 
 
-def _files(path: str, source: Any) -> list[Cause]:
-    return checks.file_mode(f"{path}.defaultMode", source.default_mode) + _items(path, source.items)
+def _files(path: str, source: Any) -> Causes:
+    yield from checks.file_mode(f"{path}.defaultMode", source.default_mode)
+    yield from _items(path, source.items)
 
 
-def _items(path: str, items: tuple[KeyToPath, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _items(path: str, items: tuple[core.KeyToPath, ...]) -> Causes:
     for at, item in enumerate(items):
         here = f"{path}.items[{at}]"
-        wrong += [required_value(f"{here}.{name}") for name in ("key", "path") if not getattr(item, name)]
-        wrong += checks.local_path(f"{here}.path", item.path)
-        wrong += checks.file_mode(f"{here}.mode", item.mode)
-    return wrong
+        yield from [required_value(f"{here}.{name}") for name in ("key", "path") if not getattr(item, name)]
+        yield from checks.local_path(f"{here}.path", item.path)
+        yield from checks.file_mode(f"{here}.mode", item.mode)
 
 
-def _downward(path: str, source: Any) -> list[Cause]:
-    return checks.file_mode(f"{path}.defaultMode", source.default_mode) + _downward_files(path, source.items)
+def _downward(path: str, source: Any) -> Causes:
+    yield from checks.file_mode(f"{path}.defaultMode", source.default_mode)
+    yield from _downward_files(path, source.items)
 
 
-def _downward_files(path: str, files: tuple[DownwardAPIVolumeFile, ...]) -> list[Cause]:
-    wrong: list[Cause] = []
+def _downward_files(path: str, files: tuple[core.DownwardAPIVolumeFile, ...]) -> Causes:
     for at, file in enumerate(files):
         here = f"{path}[{at}]"
-        if not file.path:
-            wrong.append(required_value(f"{path}.path"))
-        wrong += checks.local_path(f"{path}.path", file.path)
+        yield from checks.present(f"{path}.path", file.path)
+        yield from checks.local_path(f"{path}.path", file.path)
         if file.field_ref is not None and file.resource_field_ref is not None:
-            told = "fieldRef and resourceFieldRef can not be specified simultaneously"
-            wrong.append(invalid(here, "resource", told))
+            message = "fieldRef and resourceFieldRef can not be specified simultaneously"
+            yield invalid(here, "resource", message)
         elif file.field_ref is None and file.resource_field_ref is None:
-            wrong.append(required_value(here, "one of fieldRef and resourceFieldRef is required"))
-        wrong += checks.file_mode(f"{path}.mode", file.mode)
-    return wrong
+            yield required_value(here, "one of fieldRef and resourceFieldRef is required")
+        yield from checks.file_mode(f"{path}.mode", file.mode)
 
 
-def _projected_volume(path: str, source: ProjectedVolumeSource) -> list[Cause]:
-    wrong = checks.file_mode(f"{path}.defaultMode", source.default_mode)
+def _projected_volume(path: str, source: core.ProjectedVolumeSource) -> Causes:
+    yield from checks.file_mode(f"{path}.defaultMode", source.default_mode)
     for at, part in enumerate(source.sources):
-        wrong += _projection(f"{path}.sources[{at}]", part)
-    return wrong
+        yield from _projection(f"{path}.sources[{at}]", part)
 
 
-def _projection(path: str, part: VolumeProjection) -> list[Cause]:
-    given = [f.encode_name for f in structs.fields(VolumeProjection) if getattr(part, f.name) is not None]
-    wrong = checks.at_most_one(path, given, "volume type")
+def _projection(path: str, part: core.VolumeProjection) -> Causes:
+    given = [
+        f.encode_name for f in structs.fields(core.VolumeProjection) if getattr(part, f.name) is not None
+    ]
+    yield from checks.at_most_one(path, given, "volume type")
     if part.secret is not None:
-        wrong += [] if part.secret.name else [required_value(f"{path}.name")]
-        wrong += _items(f"{path}.secret", part.secret.items)
+        yield from checks.present(f"{path}.name", part.secret.name)
+        yield from _items(f"{path}.secret", part.secret.items)
     elif part.config_map is not None:
-        wrong += [] if part.config_map.name else [required_value(f"{path}.name")]
-        wrong += _items(f"{path}.configMap", part.config_map.items)
+        yield from checks.present(f"{path}.name", part.config_map.name)
+        yield from _items(f"{path}.configMap", part.config_map.items)
     elif part.downward_api is not None:
-        wrong += _downward_files(f"{path}.downwardAPI", part.downward_api.items)
+        yield from _downward_files(f"{path}.downwardAPI", part.downward_api.items)
     elif part.service_account_token is not None:
-        wrong += _token(f"{path}.serviceAccountToken", part)
-    return wrong
+        yield from _token(f"{path}.serviceAccountToken", part)
 
 
-def _token(path: str, part: VolumeProjection) -> list[Cause]:
+def _token(path: str, part: core.VolumeProjection) -> Causes:
     token = part.service_account_token
     assert token is not None
-    wrong = [] if token.path else [required_value(f"{path}.path")]
+    yield from checks.present(f"{path}.path", token.path)
     seconds = token.expiration_seconds or 0
     if seconds < 600:
-        told = "may not specify a duration less than 10 minutes"
-        wrong.append(invalid(f"{path}.expirationSeconds", seconds, told))
+        yield invalid(f"{path}.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
     elif seconds > 1 << 32:
-        told = "may not specify a duration larger than 2^32 seconds"
-        wrong.append(invalid(f"{path}.expirationSeconds", seconds, told))
-    return wrong
+        message = "may not specify a duration larger than 2^32 seconds"
+        yield invalid(f"{path}.expirationSeconds", seconds, message)
 
 
-def _csi(path: str, source: CSIVolumeSource) -> list[Cause]:
-    wrong = checks.driver_name(f"{path}.driver", source.driver)
+def _csi(path: str, source: core.CSIVolumeSource) -> Causes:
+    yield from checks.driver_name(f"{path}.driver", source.driver)
     secret = source.node_publish_secret_ref
     if secret is not None and not secret.name:
-        wrong.append(required_value(f"{path}.nodePublishSecretRef.name"))
+        yield required_value(f"{path}.nodePublishSecretRef.name")
     elif secret is not None:
-        wrong += checks.subdomain(f"{path}.name", secret.name)
-    return wrong
+        yield from checks.subdomain(f"{path}.name", secret.name)
 
 
-def _ephemeral(path: str, source: EphemeralVolumeSource) -> list[Cause]:
+def _ephemeral(path: str, source: core.EphemeralVolumeSource) -> Causes:
     if source.volume_claim_template is None:
-        return [required_value(f"{path}.volumeClaimTemplate")]
-    return claim_spec.validate(f"{path}.volumeClaimTemplate.spec", source.volume_claim_template.spec)
+        yield required_value(f"{path}.volumeClaimTemplate")
+        return
+    yield from claim_spec.validate(f"{path}.volumeClaimTemplate.spec", source.volume_claim_template.spec)
 
 
-def _flex(path: str, source: Any) -> list[Cause]:
-    wrong = [] if source.driver else [required_value(f"{path}.driver")]
+def _flex(path: str, source: Any) -> Causes:
+    yield from checks.present(f"{path}.driver", source.driver)
     for key in source.options:
         domain = key.partition("/")[0]
         if domain in ("kubernetes.io", "k8s.io") or domain.endswith((".kubernetes.io", ".k8s.io")):
-            told = "`kubernetes.io` and `k8s.io` namespaces are reserved"
-            wrong.append(invalid(f"{path}.options[{key}]", key, told))
-    return wrong
+            message = "`kubernetes.io` and `k8s.io` namespaces are reserved"
+            yield invalid(f"{path}.options[{key}]", key, message)
 
 
-_CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {
+_CHECKS: Mapping[str, Callable[[str, Any], Causes]] = {
     "empty_dir": _empty_dir,
     "host_path": host_path,
     "nfs": nfs,

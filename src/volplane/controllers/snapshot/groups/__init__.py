@@ -1,1 +1,1 @@
-"""Groups of snapshots: of all claims that a selector finds, taken at one moment, and only as a whole."""
+"""Group snapshots: of all claims that a selector matches, taken at one moment, all or none."""

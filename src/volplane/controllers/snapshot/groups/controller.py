@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, assert_never
 
 from msgspec import Struct, structs
 
@@ -16,32 +15,15 @@ from volplane.api.snapshot import (
     VolumeSnapshot,
     VolumeSnapshotInfo,
 )
-from volplane.base import trace
-from volplane.client.client import Client
+from volplane.controllers.snapshot.common_plan import plan_content
 from volplane.controllers.snapshot.crd_wait import wait_for_crds
 from volplane.controllers.snapshot.groups import objects
 from volplane.controllers.snapshot.groups import plan as plans
-from volplane.controllers.snapshot.groups.plan import (
-    AddGroupContentFinalizer,
-    CreateGroupContent,
-    CreateMember,
-    DeleteMember,
-    GroupSnapshotInputs,
-)
-from volplane.controllers.snapshot.settings import SnapshotControllerOptions
-from volplane.controllers.snapshot.status_writer import COMPONENT, SnapshotWriter
-from volplane.controllers.snapshot.steps import (
-    AnnotateBeingDeleted,
-    BindContent,
-    CopyStatus,
-    DeleteContent,
-    ReportError,
-    SetFinalizers,
-)
+from volplane.controllers.snapshot.groups.plan import CreateMember, DeleteMember, GroupSnapshotInputs
+from volplane.controllers.snapshot.status_writer import COMPONENT, SnapshotWriter, relevant_fields
+from volplane.controllers.snapshot.steps import AddContentFinalizer
 from volplane.loops.controller import Continue, Outcome
-from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
-from volplane.rules import binding, groups, snapshots
+from volplane.rules import binding, snapshots
 from volplane.rules.steps import CommonStep
 
 
@@ -50,30 +32,10 @@ class GroupSnapshotView(Struct, frozen=True):
     contents: Sequence[VolumeGroupSnapshotContent]  # all that name the group
     inputs: GroupSnapshotInputs = GroupSnapshotInputs()
 
-    @property
-    def content(self) -> VolumeGroupSnapshotContent:
-        assert self.inputs.content is not None
-        return self.inputs.content
-
 
 class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
     name = "group-snapshot-controller"
     component = COMPONENT
-
-    def __init__(
-        self,
-        client: Client,
-        settings: SnapshotControllerOptions = SnapshotControllerOptions(),  # noqa: B008  (frozen)
-        *,
-        events: EventRecorder | None = None,
-    ) -> None:
-        super().__init__(
-            client,
-            events=events,
-            workers=settings.worker_threads,
-            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
-            resync=settings.resync_period,
-        )
 
     async def run(self) -> None:
         await wait_for_crds(self.client, groups=True)
@@ -86,7 +48,7 @@ class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
         self.snapshots = self.watch(VolumeSnapshot, self.keys_of_member)
         self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
         self.volumes = self.watch(PersistentVolume)
-        self.by_ref = self.contents.index("group", lambda c: [groups.group_key(c)])
+        self.by_ref = self.contents.index("group", lambda c: [snapshots.snapshot_key(c)])
         self.by_owner = self.snapshots.index("owner", lambda s: [o.uid for o in s.metadata.owner_references])
         self.by_handle = self.volumes.index("handle", _handle)
         self.restores = self.claims.index("restored from", snapshots.restored_from)
@@ -96,7 +58,7 @@ class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
     def keys_of_group(
         self, old: VolumeGroupSnapshot | None, new: VolumeGroupSnapshot | None
     ) -> Iterator[str]:
-        if new is not None and (old is new or _relevant_fields(old) != _relevant_fields(new)):
+        if new is not None and (old is new or relevant_fields(old) != relevant_fields(new)):
             yield new.key
 
     def keys_of_content(
@@ -104,13 +66,13 @@ class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
     ) -> Iterator[str]:
         content = new or old
         if content is not None:
-            yield groups.group_key(content)
+            yield snapshots.snapshot_key(content)
 
     def keys_of_class(
         self, old: VolumeGroupSnapshotClass | None, new: VolumeGroupSnapshotClass | None
     ) -> Iterator[str]:
         if new is not None and old is not new:
-            yield from (g.key for g in self.groups.all() if not groups.bound_name(g))
+            yield from (g.key for g in self.groups.all() if not snapshots.bound_name(g))
 
     def keys_of_member(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> Iterator[str]:
         snapshot = new or old
@@ -126,7 +88,7 @@ class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
             return
         if old is None or new is None or old.status.phase != new.status.phase:
             for group in self.groups.namespace(claim.namespace):
-                if group.is_deleting or not groups.bound_name(group):
+                if group.is_deleting or not snapshots.bound_name(group):
                     yield group.key
 
     # --- what the caches show
@@ -144,7 +106,7 @@ class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
             s.key for s in members.values() if any(c.status.phase == "Pending" for c in self.restores[s.key])
         ]
         return GroupSnapshotInputs(
-            content=self.contents.get(groups.named_content(group)),
+            content=self.contents.get(snapshots.named_content(group)),
             volumes=volumes,
             unfit=unfit,
             classes=self.classes.names(),
@@ -176,7 +138,7 @@ class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
 
     def plan(self, view: GroupSnapshotView) -> Iterator[plans.Step | CommonStep]:
         for content in view.contents:
-            yield from plans.plan_content(content)
+            yield from plan_content(content)
         if view.group is not None:
             yield from plans.plan(view.group, view.inputs)
 
@@ -187,43 +149,20 @@ class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
         return view.group
 
     async def act(self, key: str, view: GroupSnapshotView, step: plans.Step) -> Outcome[GroupSnapshotView]:
-        if isinstance(step, AddGroupContentFinalizer):
+        if isinstance(step, AddContentFinalizer):
             await self.set_finalizers(step.content, step.finalizers)
             return None
-        group = self.subject(view)
+        group, content = self.subject(view), view.inputs.content
         match step:
-            case SetFinalizers(finalizers, name):
-                spec = {"volumeGroupSnapshotClassName": name} if name is not None else None
-                written = await self.set_finalizers(group, finalizers, spec)
-                return Continue(structs.replace(view, group=written))
-            case CreateGroupContent(made):
-                with trace.span(COMPONENT, "create content", f"groupsnapshot/{group.key}"):
-                    await self.client.create(made, exists_ok=True)
-            case BindContent():
-                await self._bind(group, view.content)
             case CreateMember(info):
-                await self._create_member(group, view.content, info)
-            case CopyStatus(status):
-                await self.set_status(group, status)
-            case ReportError(reason, message, unready, final):
-                error = group.status.error if group.status is not None else None
-                await self.report_error(group, error, reason, message, unready=unready, final=final)
-            case AnnotateBeingDeleted():
-                annotations = {"annotations": {groups.BEING_DELETED: snapshots.YES}}
-                await self.patch(view.content, {"metadata": annotations})
-            case DeleteContent():
-                await self.delete_content(view.content)
+                assert content is not None
+                await self._create_member(group, content, info)
             case DeleteMember(member):
-                await self.delete_content(member)
+                await self.delete(member)
             case _:
-                assert_never(step)
+                written = await self.act_on_snapshot(group, content, step)
+                return Continue(structs.replace(view, group=written)) if written is not None else None
         return None
-
-    async def _bind(self, group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent) -> None:
-        spec: dict[str, Any] = {"volumeGroupSnapshotRef": {"uid": group.uid}}
-        if (name := group.spec.volume_group_snapshot_class_name) is not None:
-            spec["volumeGroupSnapshotClassName"] = name
-        await self.patch(content, {"spec": spec}, revision=content.metadata.resource_version)
 
     async def _create_member(
         self, group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent, info: VolumeSnapshotInfo
@@ -249,14 +188,3 @@ class VolumeGroupSnapshots(SnapshotWriter[GroupSnapshotView, plans.Step]):
 def _handle(volume: PersistentVolume) -> list[str]:
     source = volume.spec.csi
     return [f"{source.driver}/{source.volume_handle}"] if source is not None else []
-
-
-def _relevant_fields(group: VolumeGroupSnapshot | None) -> object:
-    """The fields whose change matters; our own error in the status must not cut a pause short."""
-    if group is None:
-        return None
-    status = group.status
-    told = (
-        (status.bound_volume_group_snapshot_content_name, status.ready_to_use) if status is not None else None
-    )
-    return group.uid, group.is_deleting, group.metadata.finalizers, group.spec, told

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 
 from volplane.api import kinds
-from volplane.api.core import ObjectReference, PersistentVolume
+from volplane.api.annotations import GROUP_SNAPSHOT_HANDLE_ANNOTATION
+from volplane.api.core import PersistentVolume
 from volplane.api.meta import ObjectMeta, OwnerReference
 from volplane.api.snapshot import (
     VolumeGroupSnapshot,
@@ -22,16 +23,15 @@ from volplane.api.snapshot import (
     VolumeSnapshotSource,
     VolumeSnapshotSpec,
 )
-from volplane.rules import groups, snapshots
-
-
-class InvalidGroupSource(ValueError):
-    """No group snapshot can be taken of that, as it is now."""
+from volplane.controllers.snapshot.content import InvalidSnapshotSource, content_metadata, reference
+from volplane.rules import snapshots
 
 
 def driver_of(group: VolumeGroupSnapshot, volume: PersistentVolume) -> str:
     if volume.spec.csi is None:
-        raise InvalidGroupSource(f"snapshotting non-CSI volumes is not supported, group snapshot:{group.key}")
+        raise InvalidSnapshotSource(
+            f"snapshotting non-CSI volumes is not supported, group snapshot:{group.key}"
+        )
     return volume.spec.csi.driver
 
 
@@ -43,33 +43,20 @@ def make_group_content(
     for volume in volumes:
         driver = driver_of(group, volume)
         if driver != group_class.driver:
-            raise InvalidGroupSource(
+            raise InvalidSnapshotSource(
                 f"Volume CSI driver ({driver}) mismatch with VolumeGroupSnapshotClass ({group_class.driver}) "
                 f"{group.key}: {volume.name}"
             )
         assert volume.spec.csi is not None
         handles.append(volume.spec.csi.volume_handle)
-    name = groups.content_name(group)
-    secret = groups.secret(group_class, name, group)
-    notes = {}
-    if secret is not None:
-        notes = {groups.SECRET_NAME: secret.name, groups.SECRET_NAMESPACE: secret.namespace}
     spec = VolumeGroupSnapshotContentSpec(
-        volume_group_snapshot_ref=_reference(group),
+        volume_group_snapshot_ref=reference(group),
         deletion_policy=group_class.deletion_policy,
         driver=group_class.driver,
         volume_group_snapshot_class_name=group_class.name,
         source=VolumeGroupSnapshotContentSource(volume_handles=tuple(sorted(handles))),
     )
-    metadata = ObjectMeta(name=name, annotations=notes, finalizers=(groups.CONTENT_BOUND,))
-    return VolumeGroupSnapshotContent(metadata=metadata, spec=spec)
-
-
-def _reference(obj: VolumeGroupSnapshot | VolumeSnapshot) -> ObjectReference:
-    kind = kinds.of(type(obj))
-    return ObjectReference(
-        kind=kind.kind, api_version=kind.api_version, namespace=obj.namespace, name=obj.name, uid=obj.uid
-    )
+    return VolumeGroupSnapshotContent(metadata=content_metadata(group, group_class), spec=spec)
 
 
 def _hash(group: VolumeGroupSnapshot, info: VolumeSnapshotInfo) -> str:
@@ -104,12 +91,10 @@ def make_member_content(
 ) -> VolumeSnapshotContent:
     """The group's handle on it tells the snapshotter that it is neither taken nor deleted alone."""
     assert content.status is not None
-    notes = {snapshots.GROUP_HANDLE: content.status.volume_group_snapshot_handle or ""}
-    if (name := content.metadata.annotations.get(groups.SECRET_NAME)) is not None:
-        notes[snapshots.SECRET_NAME] = name
-        notes[snapshots.SECRET_NAMESPACE] = content.metadata.annotations.get(groups.SECRET_NAMESPACE, "")
+    notes = {GROUP_SNAPSHOT_HANDLE_ANNOTATION: content.status.volume_group_snapshot_handle or ""}
+    notes |= snapshots.secret_annotations(snapshots.SNAPSHOT, snapshots.annotated_secret(content))
     spec = VolumeSnapshotContentSpec(
-        volume_snapshot_ref=_reference(snapshot),
+        volume_snapshot_ref=reference(snapshot),
         deletion_policy=content.spec.deletion_policy,
         driver=content.spec.driver,
         source=VolumeSnapshotContentSource(volume_handle=info.volume_handle),

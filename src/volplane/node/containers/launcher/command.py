@@ -1,7 +1,7 @@
-"""A container's command: its environment, its terminal, and its first instruction.
+"""A container's command: its environment, its terminal, and how it is started.
 
-All of it happens after `identity.become`, in the container's root, and looks at the container's files with
-the container's own power.
+All of it runs after `identity.drop_privileges`, in the container's root, and reads the container's files
+with the container's own privileges.
 """
 
 from __future__ import annotations
@@ -26,33 +26,48 @@ _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
 _MULTIPLEXER = os.makedev(5, 2)
 
 
-def start_command(
+class PreparedCommand:
+    """A program that was found, and all that it is started with."""
+
+    def __init__(self, program: str, argv: list[str], env: dict[str, str], stdio: list[int]) -> None:
+        self._program, self._argv, self._env = program, argv, env
+        self._stdio = stdio  # three streams, or one terminal
+
+    def start(self) -> int:
+        """Start it in a session of its own and return its pid."""
+        kernel.close_on_exec(3)  # not every descriptor that came over a socket has the flag
+        if len(self._stdio) == 1:
+            return _fork_on_terminal(self._program, self._argv, self._env, self._stdio[0])
+        return os.posix_spawn(
+            self._program,
+            self._argv,
+            self._env,
+            file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(self._stdio)],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=SIGNALS,
+        )
+
+
+def prepare(
     spec: Spec,
     argv: list[str],
     user: ContainerProcessUser,
     stdio: list[int],
     terminal_socket: socket.socket | None,
     progress: SetupProgress,
-) -> int:
-    """Start it in a session of its own with the streams `given`, or with a terminal, and answer its pid.
+) -> PreparedCommand:
+    """Find the program and its environment. It will get the streams `stdio`, or a terminal.
 
-    Without `way_out` there is no terminal; otherwise our end of it leaves there.
+    With `terminal_socket`, a terminal is opened and its master end is sent over that socket.
     """
     env = build_environment(spec, user)
-    slave = -1
     if terminal_socket is not None:
         progress.reach(TERMINAL)
-        slave = _open_terminal(terminal_socket)
+        stdio = [_open_terminal(terminal_socket)]
         env = {"TERM": "xterm", **env}
     progress.reach(PROGRAM)
-    program = _find_program(argv[0], env["PATH"])
-    kernel.close_on_exec(3)  # what came over a socket may stay open otherwise
-    if slave >= 0:
-        return _fork_on_terminal(program, argv, env, slave)
-    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(stdio)]
-    return os.posix_spawn(
-        program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
-    )
+    return PreparedCommand(_find_program(argv[0], env["PATH"]), argv, env, stdio)
 
 
 def build_environment(spec: Spec, user: ContainerProcessUser) -> dict[str, str]:
@@ -76,10 +91,10 @@ def _find_program(program: str, path: str) -> str:
 
 
 def _open_terminal(terminal_socket: socket.socket) -> int:
-    """A terminal of the container's own; our end goes to who asked for it, theirs is the answer."""
+    """Open a terminal of the container's devpts. Send the master end away and return the slave."""
     master = _open_multiplexer()
     fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
-    # The other end of this very terminal, not what a name in /dev/pts leads to.
+    # By descriptor: a name in /dev/pts could lead to another terminal.
     slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     socket.send_fds(terminal_socket, [b'{"terminal": true}\n'], [master])
     os.close(master)
@@ -87,13 +102,13 @@ def _open_terminal(terminal_socket: socket.socket) -> int:
 
 
 def _open_multiplexer() -> int:
-    """The machine's own /dev, which privileged containers have, keeps a usable one beside /dev/pts only."""
-    flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK  # a pipe in its place must not hold us up
+    """Privileged containers have the machine's /dev, whose /dev/ptmx belongs to another devpts instance."""
+    flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK  # opening a FIFO in its place must not block
     for path in ("/dev/pts/ptmx", "/dev/ptmx"):
         with suppress(OSError):
-            place = paths.open_path(path, links=False)
-            is_one = _is_multiplexer(place)
-            os.close(place)
+            found = paths.open_path(path, links=False)
+            is_one = _is_multiplexer(found)
+            os.close(found)
             if is_one:
                 master = paths.open_path(path, flags=flags, links=False)
                 if _is_multiplexer(master):
@@ -109,8 +124,8 @@ def _is_multiplexer(descriptor: int) -> bool:
 
 
 def _fork_on_terminal(program: str, argv: list[str], env: dict[str, str], slave: int) -> int:
-    """As posix_spawn, which knows no way to make a terminal that is already open the controlling one."""
-    report, reporting = os.pipe()  # closed by the exec
+    """Like posix_spawn, which cannot make an open terminal the controlling one."""
+    report, reporting = os.pipe()  # exec closes the writing end
     child = os.fork()
     if child == 0:
         try:

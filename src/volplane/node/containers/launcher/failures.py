@@ -1,8 +1,8 @@
-"""What goes wrong inside a container, as numbers on their way out and as a sentence once they are outside.
+"""Errors inside a container: sent out as numbers, formatted as text outside.
 
-Inside, nothing is formatted: a sentence may need a codec, a traceback opens source files, and either would be
-looked for in the container's own root. So a process in there sends the stage it had reached and the error
-number, and whoever is in the machine's namespaces finds the words.
+Inside, nothing is formatted: text may need a codec and a traceback opens source files, and Python would load
+both from the container's root. So a process inside sends the stage it has reached and the error number; a
+process in the machine's namespaces formats the message.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from .spec import mounts_of
 
 NOT_EXECUTABLE, NOT_FOUND, FAILED, KILLED = 126, 127, 128, 137
 
-# Stages, in the order in which a start comes to them.
+# Stages of a start, in their order.
 ORDER, NETWORK, ROOT, SYSCTL, MOUNT, HOSTNAME, WORKDIR, IDENTITY, TERMINAL, PROGRAM = range(10)
 
-# What is wrong where the kernel has no number for it.
+# Reasons that have no error number of the kernel.
 NOT_SHARED, ON_PROC, NOT_NAMESPACED, NO_TERMINAL, NOT_IN_PATH, DENIED_IN_PATH, BAD_FILTER, NOT_PRIVATE = (
     range(1001, 1009)
 )
@@ -27,14 +27,14 @@ _PACKED = struct.Struct("=3i")
 
 
 class SetupFailure(Exception):
-    """A stage failed for a reason that has no error number of the kernel's."""
+    """A stage failed for a reason that has no error number of the kernel."""
 
     def __init__(self, reason: int) -> None:
         self.reason = reason
 
 
 class SetupProgress:
-    """How far a process inside has come: the stage, and which mount or sysctl of several."""
+    """The stage that a process inside has reached, and the index of the mount or sysctl it works on."""
 
     def __init__(self) -> None:
         self.stage, self.index = ORDER, 0
@@ -50,7 +50,7 @@ class SetupProgress:
 
 
 def unpack(data: bytes, spec: dict[str, Any], argv: list[str]) -> tuple[int, str]:
-    """The exit code and the sentence for it."""
+    """The exit code and the message."""
     if len(data) != _PACKED.size:
         return FAILED, "cannot set up the container: the process that did so sent no valid report"
     stage, index, reason = _PACKED.unpack(data)
@@ -62,7 +62,7 @@ def unpack(data: bytes, spec: dict[str, Any], argv: list[str]) -> tuple[int, str
 
 
 def is_command_failure(data: bytes) -> bool:
-    """Whether everything else was there, and only the program could not be run."""
+    """Whether set-up succeeded and only the program could not be run."""
     return len(data) == _PACKED.size and bool(_PACKED.unpack(data)[0] == PROGRAM)
 
 
@@ -87,9 +87,9 @@ _TASKS = {
 }
 _REASONS = {
     NOT_SHARED: "the source is not on a shared mount, so mounts cannot propagate from it",
-    ON_PROC: "nothing can be mounted inside /proc",
+    ON_PROC: "mounting inside /proc is not allowed",
     NOT_NAMESPACED: "the container has no namespace of its own for it",
-    NO_TERMINAL: "/dev/pts/ptmx is no terminal",
+    NO_TERMINAL: "/dev/pts/ptmx is not a terminal multiplexer",
     NOT_IN_PATH: "executable file not found in $PATH",
     DENIED_IN_PATH: "permission denied",
     BAD_FILTER: "the seccomp filter is not valid",

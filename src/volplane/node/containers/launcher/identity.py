@@ -1,7 +1,7 @@
-"""Becoming the container: a process gives up, for good, everything that the container does not have.
+"""Dropping privileges: a process gives up, for good, everything that the container may not have.
 
-It comes before anything that a container's own files decide: which group a user has, where a program lies,
-what a terminal is. Whatever those files hold, then, is read with no more power than the container's.
+This comes before the container's own files are read: its passwd file, its programs, its terminals. So they
+are read with no more privileges than the container's own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = (
 _BITS = {f"CAP_{name}": 1 << number for number, name in enumerate(_NAMES)}
 MKNOD = _BITS["CAP_MKNOD"]
 _USER_SWITCH_CAPABILITIES = _BITS["CAP_SETUID"] | _BITS["CAP_SETGID"]
-# containers.base has the same in words, and the reason why MKNOD is missing.
+# The same as `containers.base.DEFAULT_CAPABILITIES`, which says why MKNOD is missing.
 _DEFAULT = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
     "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
@@ -43,24 +43,24 @@ class ContainerProcessUser:
 
 
 def drop_privileges(spec: dict[str, Any]) -> ContainerProcessUser:
-    """Take the container's capabilities, filter and user. There is no way back: not even a saved id is left.
+    """Take the container's capabilities, seccomp filter and user. It cannot be undone: no saved id is left.
 
-    Call it in the container's root, after everything that needs the machine's power.
+    Call it in the container's root, after everything that needs the machine's privileges.
     """
-    kept = capabilities(spec)
+    allowed = capabilities(spec)
     early, late = _filters(spec)
-    for number in range(64):  # before a filter, which could answer in the kernel's name
-        if not kept >> number & 1 and not kernel.drop_capability(number):
-            break  # the kernel knows no more of them
-    if early:  # who may gain privileges again needs CAP_SYS_ADMIN to install it
+    for number in range(64):  # before the filter is installed, because a filter can fake results
+        if not allowed >> number & 1 and not kernel.drop_capability(number):
+            break  # the kernel has no more capabilities
+    if early:  # without no_new_privs, installing a filter needs CAP_SYS_ADMIN
         kernel.filter_calls(early)
-    kernel.set_capabilities((kept | _USER_SWITCH_CAPABILITIES) & kernel.capabilities())
+    kernel.set_capabilities((allowed | _USER_SWITCH_CAPABILITIES) & kernel.capabilities())
     user = find_user(spec)
     os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
-    os.setresuid(user.uid, user.uid, user.uid)  # from root to another user clears all capabilities
-    kernel.set_capabilities(kept & kernel.capabilities())
-    kernel.make_undumpable()  # changing the user has set it to what /proc/sys/fs/suid_dumpable says
+    os.setresuid(user.uid, user.uid, user.uid)  # from root to another user this clears all capabilities
+    kernel.set_capabilities(allowed & kernel.capabilities())
+    kernel.make_undumpable()  # again: changing the user has reset it to /proc/sys/fs/suid_dumpable
     if spec["no_new_privs"]:
         kernel.forbid_new_privileges()
     if late:
@@ -69,7 +69,7 @@ def drop_privileges(spec: dict[str, Any]) -> ContainerProcessUser:
 
 
 def capabilities(spec: dict[str, Any]) -> int:
-    """The mask of what the container may have; of a name that this kernel does not know, nothing."""
+    """The mask of capabilities the container may have; names that this kernel does not know are ignored."""
     if spec["privileged"]:
         return kernel.capabilities()
     names = _DEFAULT if spec["capabilities"] is None else spec["capabilities"]
@@ -80,7 +80,7 @@ def capabilities(spec: dict[str, Any]) -> int:
 
 
 def _filters(spec: dict[str, Any]) -> tuple[bytes, bytes]:
-    """The filter, before or after privileges are given up."""
+    """The seccomp filter, to be installed before or after privileges are dropped; the other one is empty."""
     if spec["privileged"] or not spec["seccomp"]:
         return b"", b""
     try:
@@ -93,7 +93,7 @@ def _filters(spec: dict[str, Any]) -> tuple[bytes, bytes]:
 
 
 def find_user(spec: dict[str, Any]) -> ContainerProcessUser:
-    """Where the spec leaves it open, /etc/passwd says which group a user has and where it is at home."""
+    """The user of the spec; group and home come from /etc/passwd where the spec does not give them."""
     uid, gid, groups = spec["user"] or 0, spec["group"], list(spec["groups"])
     if not uid:
         return ContainerProcessUser(0, gid or 0, groups, "/root")
@@ -104,14 +104,14 @@ def find_user(spec: dict[str, Any]) -> ContainerProcessUser:
 
 
 def find_passwd_entry(passwd: bytes, uid: int) -> tuple[int, str] | None:
-    """Group and home of the first user with this number.
+    """Group and home of the first user with this uid.
 
-    Our own, because the C library's would ask /etc/nsswitch.conf, and load a library of the container's.
+    Parsed here, because the C library would read /etc/nsswitch.conf and load a library from the container.
     """
-    wanted = str(uid).encode()
+    uid_text = str(uid).encode()
     for line in passwd.split(b"\n"):
         fields = line.split(b":") if len(line) <= _LONGEST_LINE else []
-        if len(fields) == _FIELDS and fields[2] == wanted and fields[3].isdigit():
+        if len(fields) == _FIELDS and fields[2] == uid_text and fields[3].isdigit():
             gid, home = int(fields[3][:20]), fields[5]
             if gid <= _LARGEST_ID and home.startswith(b"/") and b"\0" not in home:
                 return gid, os.fsdecode(home)

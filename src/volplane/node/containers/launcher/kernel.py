@@ -1,4 +1,4 @@
-"""The kernel's calls for namespaces, mounts, paths and privileges, as functions that raise OSError."""
+"""System calls for namespaces, mounts, paths and privileges, as functions that raise OSError."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MNT_DETACH = 2
 AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NODEV = 1, 4
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 2, 4, 8, 16
-PROC_MAGIC, DEVPTS_MAGIC = 0x9FA0, 0x1CD1  # what statfs says of a file on these
+PROC_MAGIC, DEVPTS_MAGIC = 0x9FA0, 0x1CD1  # file system types of statfs
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 15, 22, 24
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
@@ -28,6 +28,7 @@ _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
 _CLOSE_RANGE, _OPENAT2, _MOUNT_SETATTR = 436, 437, 442
 _FSCONFIG_CMD_CREATE, _CLOSE_RANGE_CLOEXEC = 6, 4
+_STATX_TYPE_AND_MOUNT = 0x1 | 0x1000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -47,13 +48,13 @@ def mount(source: str, target: str, fstype: str, flags: int = 0, data: str = "")
 
 
 def mount_detached(fstype: str) -> int:
-    """A file system of that kind that is mounted nowhere: nobody else can reach it by a name."""
-    made = _check(_libc.syscall(_FSOPEN, fstype.encode(), ctypes.c_uint(1)), fstype)
+    """Create a file system of that type that is mounted nowhere, so that no path leads to it."""
+    context = _check(_libc.syscall(_FSOPEN, fstype.encode(), ctypes.c_uint(1)), fstype)
     try:
-        _check(_libc.syscall(_FSCONFIG, made, ctypes.c_uint(_FSCONFIG_CMD_CREATE), None, None, 0), fstype)
-        return _check(_libc.syscall(_FSMOUNT, made, ctypes.c_uint(1), ctypes.c_uint(0)), fstype)
+        _check(_libc.syscall(_FSCONFIG, context, ctypes.c_uint(_FSCONFIG_CMD_CREATE), None, None, 0), fstype)
+        return _check(_libc.syscall(_FSMOUNT, context, ctypes.c_uint(1), ctypes.c_uint(0)), fstype)
     finally:
-        os.close(made)
+        os.close(context)
 
 
 def umount(target: str) -> None:
@@ -73,9 +74,15 @@ def setns(descriptor: int, flags: int) -> None:
 
 
 def copy_tree(path: str, *, recursive: bool) -> int:
-    """A copy of the mounts at `path` that is mounted nowhere; it stays a peer of what it was copied from."""
+    """A copy of the mounts at `path` that is mounted nowhere; it stays in the peer group of the original."""
     flags = ctypes.c_uint(1 | os.O_CLOEXEC | (AT_RECURSIVE if recursive else 0))
     return _check(_libc.syscall(_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags), path)
+
+
+def copy_mount(descriptor: int) -> int:
+    """A copy of the mount that `descriptor` is open on, mounted nowhere."""
+    flags = ctypes.c_uint(1 | os.O_CLOEXEC | AT_EMPTY_PATH)
+    return _check(_libc.syscall(_OPEN_TREE, descriptor, b"", flags))
 
 
 def attach_tree(tree: int, target: str) -> None:
@@ -84,7 +91,7 @@ def attach_tree(tree: int, target: str) -> None:
 
 
 def attach_tree_at(tree: int, target: int) -> None:
-    """Mount the tree on the very file or directory that `target` is open on; no name is looked up."""
+    """Mount the tree on the file or directory that `target` is open on; no path is looked up."""
     flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
     _check(_libc.syscall(_MOVE_MOUNT, tree, b"", target, b"", flags))
 
@@ -100,32 +107,41 @@ def change_mount(
 ) -> None:
     flags = ctypes.c_uint((0 if path else AT_EMPTY_PATH) | (AT_RECURSIVE if recursive else 0))
     attributes = (MOUNT_ATTR_RDONLY if readonly else 0) | (MOUNT_ATTR_NODEV if nodev else 0)
-    wanted = struct.pack("=4Q", attributes, 0, propagation, 0)
-    size = ctypes.c_size_t(len(wanted))
-    _check(_libc.syscall(_MOUNT_SETATTR, tree, os.fsencode(path), flags, wanted, size), path)
+    attr = struct.pack("=4Q", attributes, 0, propagation, 0)
+    size = ctypes.c_size_t(len(attr))
+    _check(_libc.syscall(_MOUNT_SETATTR, tree, os.fsencode(path), flags, attr, size), path)
 
 
 def open_at(directory: int, path: str, flags: int, resolve: int, mode: int = 0) -> int:
-    """openat2: `resolve` says which links are followed and where the walk ends."""
+    """openat2: `resolve` says which links are followed and which root the walk cannot leave."""
     how = struct.pack("=3Q", flags | os.O_CLOEXEC, mode, resolve)
     size = ctypes.c_size_t(len(how))
     while True:
         result = _libc.syscall(_OPENAT2, directory, os.fsencode(path), how, size)
-        # EAGAIN: somebody renamed a directory during the walk.
+        # EAGAIN: a directory was renamed during the walk.
         if result >= 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR):
             return _check(result, path)
 
 
 def filesystem_magic(descriptor: int) -> int:
-    """The magic number of the file system that an open file lies on."""
+    """The type (magic number) of the file system of an open file."""
     space = ctypes.create_string_buffer(256)
     _check(_libc.fstatfs(descriptor, space))
     (magic,) = struct.unpack_from("@l", space)
     return int(magic)
 
 
+def inspect(descriptor: int) -> tuple[int, int]:
+    """Mode of an open file, and the id of its mount as in /proc/self/mountinfo."""
+    space = ctypes.create_string_buffer(256)
+    _check(_libc.statx(descriptor, b"", AT_EMPTY_PATH, _STATX_TYPE_AND_MOUNT, space))
+    (mode,) = struct.unpack_from("=H", space, 28)
+    (mount,) = struct.unpack_from("=Q", space, 144)
+    return int(mode), int(mount)
+
+
 def close_on_exec(first: int) -> None:
-    """Let nothing that is executed from here on have this or any higher descriptor."""
+    """Set close-on-exec on this and all higher descriptors."""
     flags = ctypes.c_uint(_CLOSE_RANGE_CLOEXEC)
     _check(_libc.syscall(_CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), flags))
 
@@ -139,7 +155,7 @@ def become_subreaper() -> None:
 
 
 def set_title(title: str) -> None:
-    """What ps shows: instead of this program's name, and over its arguments."""
+    """Set what ps shows: the process name, and the memory of its arguments."""
     _libc.prctl(_PR_SET_NAME, title.encode())
     start, end = _arguments
     ctypes.memset(start, 0, end - start)
@@ -162,7 +178,7 @@ BOOT = _boot_id()
 
 
 def drop_capability(number: int) -> bool:
-    """Take it from all that will be executed from here on; False if the kernel knows no such capability."""
+    """Drop it from the bounding set; False if the kernel has no such capability."""
     if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
         return True
     if ctypes.get_errno() != errno.EINVAL:
@@ -171,7 +187,7 @@ def drop_capability(number: int) -> bool:
 
 
 def capabilities() -> int:
-    """Those that this process may use, as a mask."""
+    """The permitted capabilities of this process, as a mask."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     data = ctypes.create_string_buffer(24)
     _check(_libc.capget(header, data), "capget")
@@ -180,7 +196,7 @@ def capabilities() -> int:
 
 
 def set_capabilities(mask: int) -> None:
-    """Let this process have these, none that is passed on by inheritance, and no other."""
+    """Set the effective and permitted capabilities; clear the inheritable and ambient ones."""
     low, high = mask & 0xFFFFFFFF, mask >> 32
     data = struct.pack("=6I", low, low, 0, high, high, 0)  # effective, permitted, inheritable; twice 32 bits
     _check(_libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), data), "capset")
@@ -199,7 +215,7 @@ def filter_calls(program: bytes) -> None:
 
 
 def make_undumpable() -> None:
-    """Let nobody without CAP_SYS_PTRACE trace this process or open what /proc shows of it."""
+    """Keep processes without CAP_SYS_PTRACE from tracing this one and from opening its files in /proc."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
@@ -209,7 +225,10 @@ def set_hostname(name: str) -> None:
 
 
 def start_time(pid: int) -> int:
-    """Clock ticks since boot at which the process started, 0 if it is gone: with the pid, its identity."""
+    """When the process started, in clock ticks since boot; 0 if it is gone.
+
+    With the pid it is its identity.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             fields = file.read().rsplit(b")", 1)[1].split()

@@ -1,8 +1,8 @@
-"""A container's output as a Kubernetes node keeps it: `time stream F text`, parts of a line marked P.
+"""A container's log in the format of Kubernetes nodes: `time stream F text`, parts of a line marked P.
 
-A file that has reached its size is renamed to `0.log.20261115-200000`, and a new one is begun; of the old
-ones, the newest are kept, uncompressed. Whoever writes rotates by itself, at the end of a line, so that no
-container ever has more on the disk than it may.
+A file that has reached its maximum size is renamed to `0.log.20261115-200000` and a new one is started; the
+newest old files are kept, uncompressed. The writer rotates by itself, at the end of a line, so that no
+container ever has more on the disk than its limit.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class RotatingFile:
-    """Whole lines are appended; a full disk loses them, and is told of when there is space again."""
+    """Appends whole lines.
+
+    Lines are lost while the disk is full; the log says how many when there is space.
+    """
 
     def __init__(self, path: str, max_size: int = 0, max_files: int = 0) -> None:
-        """`max_size`: bytes of one file, 0 for no limit; `max_files`: how many there may be with this one."""
+        """`max_size`: bytes of one file, 0 for no limit; `max_files`: number of files, including this one."""
         self._path, self._max_size, self._max_files = path, max_size, max_files
         self._lost, self._why = 0, ""  # lines that were not written, and why
-        self._torn = False  # the last line in the file has no end
+        self._torn = False  # the last line in the file is incomplete
         self._file = -1
         self._size = 0
         with suppress(OSError):  # a full disk: the next line tries again
@@ -37,7 +40,7 @@ class RotatingFile:
         self._size = os.fstat(self._file).st_size
 
     def append(self, lines: list[bytes]) -> None:
-        """Each with its end. One write for all that go into the same file: readers see whole lines."""
+        """Append lines with their line ends, with one write for each file: readers see whole lines."""
         while lines:
             count = self._count_fitting(lines)
             if not count:
@@ -47,7 +50,7 @@ class RotatingFile:
             lines = lines[count:]
 
     def _count_fitting(self, lines: list[bytes]) -> int:
-        """How many of the lines have a place in the file as it is."""
+        """How many of the lines fit into the file."""
         size = self._size
         if not self._max_size or size + sum(map(len, lines)) <= self._max_size:
             return len(lines)
@@ -86,7 +89,7 @@ class RotatingFile:
         try:
             os.rename(self._path, rotated_name(self._path))
         except OSError:
-            os.ftruncate(self._file, 0)  # the bound holds whatever happens
+            os.ftruncate(self._file, 0)  # the limit holds even if renaming fails
         else:
             os.close(self._file)
             self._file = -1
@@ -120,20 +123,20 @@ class ContainerLog:
         self._file.append(parts)
 
     def flush(self) -> None:
-        """A last line without its end stays without it."""
+        """Write what is left of incomplete lines, marked as partial."""
         for stream, rest in self._rest.items():
             if rest:
                 self._file.append([f"{format_now()} {stream} P ".encode() + rest + b"\n"])
 
 
 def split_line(line: bytes) -> list[tuple[bytes, bytes]]:
-    """(mark, part) of a line that may be too long for one."""
+    """(mark, part) for each part of a line; a short line has one."""
     pieces = [line[i : i + MAX_LINE] for i in range(0, len(line), MAX_LINE)] or [b""]
     return [(b"P ", piece) for piece in pieces[:-1]] + [(b"F ", pieces[-1])]
 
 
 def rotated_name(path: str) -> str:
-    """A name behind all others: a second one within a second is counted, whatever the clock does."""
+    """A name that sorts after all others: numbered within a second, and also if the clock goes back."""
     when, count = time.strftime("%Y%m%d-%H%M%S", time.gmtime()), 0
     if others := list_rotated(path):
         newest, number = _rotation_key(os.path.basename(others[-1]), os.path.basename(path))
@@ -143,7 +146,7 @@ def rotated_name(path: str) -> str:
 
 
 def list_rotated(path: str) -> list[str]:
-    """What a log was renamed to, oldest first."""
+    """The rotated files of a log, oldest first."""
     directory, name = os.path.split(path)
     try:
         names = os.listdir(directory or ".")

@@ -1,8 +1,8 @@
-"""Paths of a container's root, walked by descriptors so that no link in it leads out.
+"""Paths in a container's root, opened so that no symbolic link leads out of it.
 
-A container's files may be anybody's: an image's, a volume's, those of another container that shares a volume
-and changes it at this moment. Links are followed, but "/" is always the container's root, and the links of
-/proc that lead straight to some other process's files are refused.
+A container's files are not trusted: they come from an image, a volume, or another container that changes a
+shared volume at this moment. Links are followed, but "/" is always the container's root, and the magic links
+of /proc to other processes' files are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_LINK = _IN_ROOT | kernel.RESOLVE_NO_SYMLINKS
 
 
 def open_path(path: str, *, flags: int = os.O_PATH, links: bool = True) -> int:
-    """Open what is at `path`: without other flags only to point at it, which does not touch it."""
+    """Open `path`. With the default flags the descriptor only refers to the file and does not open it."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return kernel.open_at(root, path, flags, _IN_ROOT if links else _NO_LINK)
@@ -29,7 +29,7 @@ def open_path(path: str, *, flags: int = os.O_PATH, links: bool = True) -> int:
 
 
 def open_or_create(path: str, *, directory: bool) -> int:
-    """As `find`; what is missing on the way is made, and at the end of it an empty file or directory."""
+    """Like `open_path`; missing parent directories are created, and at the end an empty file or directory."""
     with suppress(FileNotFoundError):
         return open_path(path)
     outer, name = posixpath.split(posixpath.normpath(path))
@@ -43,21 +43,21 @@ def open_or_create(path: str, *, directory: bool) -> int:
             else:
                 flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
                 os.close(kernel.open_at(parent, name, flags, _NO_LINK, 0o644))
-        # It was not there a moment ago: a link that leads nowhere, or that was made meanwhile, is refused.
+        # It did not exist a moment ago: a dangling link, or one that was made meanwhile, is refused.
         return kernel.open_at(parent, name, os.O_PATH, _NO_LINK)
     finally:
         os.close(parent)
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """At most `limit` bytes of a regular file; nothing if it is missing, anything else, or behind a link."""
+    """At most `limit` bytes of a regular file; b"" if it is missing, not a regular file, or behind a link."""
     try:
-        place = open_path(path, links=False)
+        found = open_path(path, links=False)
         try:
-            if not stat.S_ISREG(os.fstat(place).st_mode):  # a pipe or a device must not even be opened
+            if not stat.S_ISREG(os.fstat(found).st_mode):  # opening a FIFO or a device has side effects
                 return b""
         finally:
-            os.close(place)
+            os.close(found)
         file = open_path(path, flags=os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=False)
     except OSError:
         return b""

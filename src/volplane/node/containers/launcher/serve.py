@@ -1,7 +1,7 @@
-"""The launcher's loop: a request comes with the descriptors it needs, a fork serves it, the loop goes on.
+"""The launcher's loop: receives requests with their descriptors and serves each in a fork.
 
-Most of what a container needs is the same for all, and takes most of the time. So while nobody asks for
-anything, one is made ready in advance, down to the pid 1 that only waits to be told what to run.
+Most of a container's set-up is the same for all containers, and takes most of the time. So while there are no
+requests, one container is prepared in advance (the standby), down to a pid 1 that waits for its spec.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import socket
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import enter, kernel, root, seal, shim
-from .durable import SyncProcess
-from .root import RootLayout
+from . import exec_helper, import_guard, kernel, rootfs, shim
+from .rootfs import RootLayout
+from .sync_process import SyncProcess
 
 _MAX_REQUEST = 128 << 10
 _MAX_DESCRIPTORS = 4  # descriptors in one request: the reply, and the three standard streams
@@ -29,13 +29,13 @@ Work = Callable[[], None]
 
 
 def main(descriptor: int, hidden: list[str], exposed: list[str]) -> None:
-    """`hidden` and `exposed` are paths of this machine; see `root.prepare`."""
+    """`hidden` and `exposed` are paths of this machine; see `rootfs.prepare_layout`."""
     kernel.set_title("volplane-launcher")
     layout, problem = _prepare(hidden, exposed)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for a shim, so the kernel buries them
-    seal.block_imports()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for: the kernel reaps them
+    import_guard.block_imports()
     gc.disable()
-    gc.freeze()  # forks share these pages as long as nobody writes to them
+    gc.freeze()  # so that forks keep sharing these pages
     requests = socket.socket(fileno=descriptor)
     requests.set_inheritable(False)
     LauncherServer(requests, layout, problem).run()
@@ -43,7 +43,7 @@ def main(descriptor: int, hidden: list[str], exposed: list[str]) -> None:
 
 def _prepare(hidden: list[str], exposed: list[str]) -> tuple[RootLayout, str]:
     try:
-        return root.prepare_layout(hidden, exposed), ""
+        return rootfs.prepare_layout(hidden, exposed), ""
     except OSError as error:
         return RootLayout(-1, None, None), f"cannot set up namespaces: {error}"
 
@@ -64,7 +64,7 @@ class LauncherServer:
                 self.requests, _MAX_REQUEST, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
             )
             if not text:
-                return  # the node role has ended; the containers go on without us
+                return  # the node role has ended; the containers go on
             request = json.loads(text)
             if not (request["plain"] and self._use_standby(text, descriptors)):
                 self._fork(lambda: self._serve(request, descriptors), descriptors[0])  # noqa: B023  # forked at once
@@ -85,7 +85,7 @@ class LauncherServer:
         try:
             socket.send_fds(ready, [text], descriptors)
         except OSError:
-            return False  # it has been killed
+            return False  # the standby was killed
         finally:
             ready.close()
         return True
@@ -96,7 +96,7 @@ class LauncherServer:
         if request["op"] == "start":
             shim.run(request, descriptors, self.layout, self.writer)
         else:
-            enter.run(request, socket.socket(fileno=descriptors[0]), descriptors[1:])
+            exec_helper.run(request, socket.socket(fileno=descriptors[0]), descriptors[1:])
 
     def _fork(self, work: Work, reply: int = -1) -> None:
         if os.fork() == 0:
@@ -107,11 +107,11 @@ class LauncherServer:
 
 
 def _run_and_exit(work: Work, reply: int) -> NoReturn:
-    """A fork never returns into the launcher's loop, whatever happens in it."""
+    """Run the work of a fork and exit: it must never return into the launcher's loop."""
     try:
         work()
     except BaseException as error:
-        seal.log_error(error)
+        import_guard.log_error(error)
         if reply >= 0:
             shim.answer_error(socket.socket(fileno=reply), error)
     os._exit(0)

@@ -1,10 +1,10 @@
-"""The one who stays: writes a container's log, its pid and its exit code, and outlives everybody else.
+"""The shim: supervises one container, writes its log, pid and exit code, and outlives node and launcher.
 
-The order makes adoption safe. From the first file on, the directory is locked, and that file, `start.json`,
-says who is at work. When pid 1 has made the container it asks whether it is still wanted: if the node role
-has gone by then, or has given the start up, it is as if nobody had asked. Otherwise `container.json` is
-written and the command runs. So whoever starts next finds every container that ever ran, and every start that
-came to no end, and nothing else.
+The order of its files lets a restarted node find every container. The shim locks the container's directory
+and writes `start.json`, which names the processes at work. When pid 1 has set up the container, the shim
+checks whether the node role still waits for it: if it has ended or has given the start up, the shim kills
+pid 1 and removes the directory. Otherwise it writes `container.json`, and then the command runs. So the next
+node process finds every container that ever ran and every unfinished start, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,30 +20,28 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from . import failures, inside, kernel, root, streams, visitors
-from .durable import SyncProcess
+from . import attach_server, failures, kernel, pid1, rootfs, streams
+from .attach_server import AttachServer
 from .log import ContainerLog, format_now
-from .root import RootLayout
-from .spec import Spec
+from .rootfs import RootLayout
+from .spec import SAMPLE, Spec
 from .streams import ContainerStreams
-from .visitors import AttachServer
+from .sync_process import SyncProcess
 
 _KILLED_IN_SETUP: dict[str, Any] = {
     "stage": "setup",
     "code": failures.KILLED,
     "message": "the container's first process was killed while it made the container",
 }
-_SYNC_DELAY = 1000  # milliseconds without a word after which a container is taken for one that stays
-_CHUNK = 32 << 10  # fits into a packet to a visitor
+_SYNC_DELAY = 1000  # milliseconds without output before the files of a running container are synced
+_CHUNK = 32 << 10  # fits into a packet to an attached client
 
 
 def run_standby(orders: socket.socket, layout: RootLayout, writer: SyncProcess) -> None:
-    """Make a container ready, and wait for the request that needs it. Runs in a fork of the launcher."""
+    """Prepare a container and wait for the request to run it. Runs in a fork of the launcher."""
     shim = Shim(layout, writer, host_pid=False)
     kernel.set_title("volplane-shim ready")
-    json.loads(
-        json.dumps({**shim.description, "started_at": format_now()})
-    )  # a rehearsal: makes our own copy of the pages
+    shim.rehearse()
     text, descriptors, _, _ = socket.recv_fds(orders, 128 << 10, 2, socket.MSG_CMSG_CLOEXEC)
     orders.close()
     if text:  # otherwise the launcher has ended
@@ -58,17 +56,15 @@ def run(request: dict[str, Any], descriptors: list[int], layout: RootLayout, wri
 
 def _serve(shim: Shim, request: dict[str, Any], descriptors: list[int]) -> None:
     reply = socket.socket(fileno=descriptors[0])
-    with open(descriptors[1], "rb") as file:
-        spec = json.loads(file.read())
     try:
-        shim.serve(request["directory"], spec, reply)
+        shim.serve(request["directory"], descriptors[1], reply)
     except Exception as error:
-        shim.kill_all()  # its volumes are free before anybody hears of it
+        shim.kill_all()  # before the answer: its volumes must be free by then
         answer_error(reply, error)
 
 
 def answer(reply: socket.socket, message: dict[str, Any]) -> None:
-    with suppress(OSError):  # the node role may be gone; the files tell the next one
+    with suppress(OSError):  # the node role may be gone; the next one reads the files
         reply.sendall(json.dumps(message).encode() + b"\n")
 
 
@@ -78,7 +74,7 @@ def answer_error(reply: socket.socket, error: BaseException) -> None:
 
 
 class Shim:
-    """From its creation on there is a pid 1 in new namespaces, which furnishes them meanwhile."""
+    """Starts pid 1 in new namespaces when it is created; pid 1 sets them up meanwhile."""
 
     def __init__(
         self, layout: RootLayout, writer: SyncProcess, *, plain: bool = True, host_pid: bool
@@ -97,36 +93,64 @@ class Shim:
         self.report, reporting = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            inside.close_all_but((0, 1, 2, theirs.fileno(), reporting, layout.namespace))
-            inside.run(layout, theirs, reporting, plain=plain)
+            pid1.close_all_but((0, 1, 2, theirs.fileno(), reporting, layout.namespace))
+            pid1.run(layout, theirs, reporting, plain=plain)
         theirs.close()
         os.close(reporting)
         os.close(layout.namespace)
         self.description = self.describe()
 
-    def serve(self, directory: str, spec: Spec, reply: socket.socket) -> None:
+    def rehearse(self) -> None:
+        """Run the code of a start once without effect, while no request waits.
+
+        A fork copies a page of memory at the first write to it, and Python writes to every object that it
+        uses (reference counts). After this the pages are copied.
+        """
+        spec: Spec = json.loads(encode(SAMPLE))
+        nowhere = "/dev/null/directory"
+        kernel.set_title("volplane-shim ready")
+        for step in (
+            lambda: _lock_directory(nowhere),
+            lambda: write_atomically(
+                f"{nowhere}/start.json", encode({**self.description, "at": format_now()})
+            ),
+            lambda: rootfs.copy_sources(spec),
+        ):
+            with suppress(OSError):
+                step()
+        log = ContainerLog(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
+        ends = ContainerStreams(spec)
+        ends.close_pid1_descriptors()
+        for name, descriptor in ends.outputs.items():
+            _drain(partial(log.write, name), descriptor)
+            os.close(descriptor)
+        log.flush()
+
+    def serve(self, directory: str, spec_file: int, reply: socket.socket) -> None:
+        """Run a container. `spec_file`: an open file with its spec."""
+        text = read_whole(spec_file)
+        spec: Spec = json.loads(text)
         kernel.set_title(f"volplane-shim {spec['id']}")
         _lock_directory(directory)
-        write_atomically(f"{directory}/start.json", self.description)
-        if _has_hung_up(
-            reply
-        ):  # whoever gives up after this finds the file, and ends us whatever holds us up
+        write_atomically(f"{directory}/start.json", encode(self.description))
+        # A node that gives up after this check finds start.json, and kills us whatever we wait for.
+        if _has_hung_up(reply):
             self._give_up()
             return _remove_directory(directory)
         log = ContainerLog(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
-        trees = [*_open_network(spec), *root.copy_sources(spec)]
+        trees = [*_open_network(spec), *rootfs.copy_sources(spec)]
         self._join_cgroups(spec["cgroups"])
-        door = visitors.open_attach_socket(directory) if spec["stdin"] or spec["tty"] else None
+        listener = attach_server.open_attach_socket(directory) if spec["stdin"] or spec["tty"] else None
         ends = ContainerStreams(spec)
-        self._send_spec(spec, ends, trees)
+        self._send_spec(spec_file, ends, trees)
         state = {**self.description, "started_at": format_now()}
-        write_draft(f"{directory}/container.json", {**state, "spec": spec})
+        write_draft(f"{directory}/container.json", b'%b, "spec": %b}' % (encode(state)[:-1], text))
         if not self._wait_for(self.control, reply):
             self._give_up()
             return _remove_directory(directory)
-        if self._read_control() != inside.READY:  # closed: there is no container, and its report says why
+        if self._read_control() != pid1.READY:  # closed: set-up has failed, and pid 1 reports why
             failure = self._read_report(spec) or _KILLED_IN_SETUP
-            os.waitpid(self.pid, 0)  # its volumes are free before anybody hears of it
+            os.waitpid(self.pid, 0)  # before the answer: its volumes must be free by then
             _remove_directory(directory)
             return answer(reply, failure)
         os.rename(f"{directory}/container.json.tmp", f"{directory}/container.json")
@@ -137,18 +161,20 @@ class Shim:
         if not failure:
             reply.close()
             ends.receive_terminal(spec)
-        keep = partial(self.writer.sync_later, directory)
-        code = self._copy_until_exit(log, ends, AttachServer(door, spec, ends) if door else None, keep)
+        sync_files = partial(self.writer.sync_later, directory)
+        code = self._copy_until_exit(
+            log, ends, AttachServer(listener, spec, ends) if listener else None, sync_files
+        )
         result = {
             "code": failure.get("code", code),
             "message": failure.get("message", ""),
             "finished_at": format_now(),
         }
-        write_atomically(f"{directory}/exit.json", result)
-        keep()
+        write_atomically(f"{directory}/exit.json", encode(result))
+        sync_files()
 
     def _wait_for(self, source: int | socket.socket, reply: socket.socket) -> bool:
-        """Wait for a word of pid 1, or for its end; False if nobody wants the container any more."""
+        """Wait for a message or the end of pid 1; False if the node hangs up first."""
         poll = select.poll()
         poll.register(source, select.POLLIN)
         poll.register(reply, select.POLLRDHUP)
@@ -166,9 +192,9 @@ class Shim:
             return b""
 
     def _run_command(self, spec: Spec, reply: socket.socket) -> dict[str, Any]:
-        """Give the go-ahead; empty as soon as the command runs, else what went wrong."""
-        with suppress(OSError):  # it was killed; that is seen as its end
-            self.control.sendall(inside.GO)
+        """Give the go-ahead and wait until the command runs. Return the failure, {} if there is none."""
+        with suppress(OSError):  # pid 1 was killed; the report shows that
+            self.control.sendall(pid1.GO)
         self.control.close()
         if self._wait_for(self.report, reply):
             return self._read_report(spec)
@@ -185,13 +211,13 @@ class Shim:
         return {"stage": stage, "code": code, "message": message}
 
     def _give_up(self) -> None:
-        """No instruction of pid 1 comes after this, not even when what it waits for in the kernel comes."""
+        """Kill pid 1 and wait for its death, also if it is blocked in the kernel."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def kill_all(self) -> None:
-        """Leave no process of the container, however far it has come."""
-        with suppress(ChildProcessError):  # pid 1 has been reaped: its number may be somebody else's by now
+        """Kill all processes of the container."""
+        with suppress(ChildProcessError):  # pid 1 has been reaped: its pid may belong to another process
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             self._give_up()
         if self.host_pid:
@@ -212,67 +238,71 @@ class Shim:
             "boot": kernel.BOOT,
         }
 
-    def _send_spec(self, spec: Spec, ends: ContainerStreams, trees: list[int]) -> None:
-        """Tell pid 1 what to make and what to run."""
-        text = json.dumps(spec).encode()
-        text = inside.LENGTH.pack(len(text)) + text
-        with suppress(BrokenPipeError):  # it has failed already; its report says how
-            sent = socket.send_fds(self.control, [text], [*ends.pid1_descriptors, *trees])
-            self.control.sendall(text[sent:])
-        for descriptor in trees:
+    def _send_spec(self, spec_file: int, ends: ContainerStreams, trees: list[int]) -> None:
+        """Send pid 1 the spec and all descriptors it needs."""
+        with suppress(BrokenPipeError):  # pid 1 has failed already and reports why
+            socket.send_fds(self.control, [pid1.SPEC], [spec_file, *ends.pid1_descriptors, *trees])
+        for descriptor in (spec_file, *trees):
             os.close(descriptor)
         ends.close_pid1_descriptors()
 
     def _copy_until_exit(
-        self, log: ContainerLog, ends: ContainerStreams, guests: AttachServer | None, keep: Callable[[], None]
+        self,
+        log: ContainerLog,
+        ends: ContainerStreams,
+        attach: AttachServer | None,
+        sync_files: Callable[[], None],
     ) -> int:
-        """Its exit code. `keep` is called once if it stays, when nobody waits for us any more."""
-        poll = guests.poll if guests is not None else select.poll()
+        """Copy the output until the container exits; return its exit code.
+
+        Call `sync_files` once, if the container still runs after `_SYNC_DELAY`.
+        """
+        poll = attach.poll if attach is not None else select.poll()
         names = {descriptor: name for name, descriptor in ends.outputs.items()}
         end = os.pidfd_open(self.pid)
         for descriptor in (end, *names):
             poll.register(descriptor, select.POLLIN)
 
-        def tell(name: str, data: bytes) -> None:
+        def write_output(name: str, data: bytes) -> None:
             log.write(name, data)
-            if guests is not None:
-                guests.broadcast(name, data)
+            if attach is not None:
+                attach.broadcast(name, data)
 
         running = True
-        patience: int | None = _SYNC_DELAY
+        timeout: int | None = _SYNC_DELAY
         while running:
-            ready = poll.poll(patience)
+            ready = poll.poll(timeout)
             if not ready:
-                keep()
-                patience = None
+                sync_files()
+                timeout = None
             for descriptor, _ in ready:
                 if descriptor == end:
                     running = False
                 elif descriptor not in names:
-                    assert guests is not None
-                    guests.handle(descriptor)
+                    assert attach is not None
+                    attach.handle(descriptor)
                 elif data := streams.read(descriptor, _CHUNK):
-                    tell(names[descriptor], data)
+                    write_output(names[descriptor], data)
                 else:
                     poll.unregister(descriptor)
         _, status = os.waitpid(self.pid, 0)
         if self.host_pid:
             kill_children()
         for descriptor, name in names.items():
-            _drain(partial(tell, name), descriptor)
-        if guests is not None:
-            guests.close()
+            _drain(partial(write_output, name), descriptor)
+        if attach is not None:
+            attach.close()
         log.flush()
-        return inside.exit_code(status)
+        return pid1.exit_code(status)
 
 
 def _open_network(spec: Spec) -> list[int]:
-    """The namespace to join, opened where its path means what the node meant."""
+    """The network namespace to join, opened in the machine's mount namespace, where its path is valid."""
     return [os.open(spec["network"], os.O_RDONLY | os.O_CLOEXEC)] if spec["network"] else []
 
 
 def _lock_directory(directory: str) -> None:
-    """The lock lasts as long as this process: of two shims for one container, the second fails here."""
+    """Lock the directory for the life of this process: a second shim for the same container fails here."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -296,15 +326,15 @@ def _remove_directory(directory: str) -> None:
         os.rmdir(directory)
 
 
-def _drain(tell: Callable[[bytes], None], descriptor: int) -> None:
-    os.set_blocking(descriptor, False)  # somebody outside may have got hold of the other end
+def _drain(write_output: Callable[[bytes], None], descriptor: int) -> None:
+    os.set_blocking(descriptor, False)  # a process outside the container may have the other end open
     with suppress(BlockingIOError):
         while data := streams.read(descriptor, _CHUNK):
-            tell(data)
+            write_output(data)
 
 
 def kill_children() -> None:
-    """Kill all of them, and those that become ours by that; without a pid namespace nobody else does."""
+    """Kill all children, and those that we inherit from them: without a pid namespace the kernel does not."""
     me = os.getpid()
     while True:
         with open(f"/proc/self/task/{me}/children") as file:
@@ -318,17 +348,30 @@ def kill_children() -> None:
             os.waitpid(-1, 0)
 
 
-def write_atomically(path: str, content: dict[str, Any]) -> None:
-    """So that readers see all of it or nothing; a power cut may lose it until the writer has had it."""
+def encode(content: dict[str, Any]) -> bytes:
+    return json.dumps(content).encode()
+
+
+def write_atomically(path: str, content: bytes) -> None:
+    """Readers see all of it or nothing.
+
+    Not synced: a power cut may lose it until the sync process has run.
+    """
     write_draft(path, content)
     os.rename(f"{path}.tmp", path)
 
 
-def write_draft(path: str, content: dict[str, Any]) -> None:
-    """Write it beside its place."""
-    with open(f"{path}.tmp", "wb", opener=_open_private) as file:
-        file.write(json.dumps(content).encode())
+def write_draft(path: str, content: bytes) -> None:
+    """Write the content to `<path>.tmp`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    file = os.open(f"{path}.tmp", flags, 0o600)  # the environment in a spec may contain secrets
+    try:
+        while content:
+            content = content[os.write(file, content) :]
+    finally:
+        os.close(file)
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)  # a spec holds the environment, and that holds secrets
+def read_whole(file: int) -> bytes:
+    """The content of a file that is complete."""
+    return os.pread(file, os.fstat(file).st_size, 0)

@@ -1,4 +1,4 @@
-"""What a container is to be, as the node wrote it; `containers.base.ContainerSpec` as it is read here."""
+"""The spec of a container as the launcher reads it: `containers.base.ContainerSpec` in JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 Spec = dict[str, Any]
 
-_ADDED: Spec = {  # since the first version; a container that runs may have been started by that one
+_ADDED: Spec = {  # fields added since the first version: running containers may have been started by it
     "capabilities": None,
     "no_new_privs": False,
     "readonly_root": False,
@@ -14,6 +14,33 @@ _ADDED: Spec = {  # since the first version; a container that runs may have been
     "sysctls": {},
     "proc_mount": "Default",
     "cover_secrets": True,
+}
+
+
+# For rehearsals (see `Shim.rehearse`). Nothing can be opened below /dev/null.
+SAMPLE: Spec = {
+    **_ADDED,
+    "id": "sample",
+    "command": ["sh", "-c", "true"],
+    "args": [],
+    "env": {"NAME": "value"},
+    "workdir": "",
+    "hostname": "sample",
+    "mounts": [{"source": "/dev/null/source", "target": "/", "readonly": False, "propagation": "private"}],
+    "devices": [],
+    "user": None,
+    "group": None,
+    "groups": [],
+    "privileged": False,
+    "log_path": "/dev/null/log/0.log",
+    "log_max_size": 1,
+    "log_max_files": 1,
+    "host_ipc": False,
+    "network": "",
+    "cgroups": [],
+    "stdin": False,
+    "stdin_once": False,
+    "tty": False,
 }
 
 

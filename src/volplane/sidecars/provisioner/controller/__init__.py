@@ -1,4 +1,4 @@
-"""The provisioner at work: volumes for claims, an end for volumes nobody claims, and what goes with both."""
+"""The provisioner's controllers: claims, released volumes, data sources and capacities."""
 
 from volplane.sidecars.provisioner.controller.capacity import CapacityPublisher, find_owner
 from volplane.sidecars.provisioner.controller.claims import COMPONENT, ClaimProvisioner

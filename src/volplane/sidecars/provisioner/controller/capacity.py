@@ -1,8 +1,8 @@
-"""Publishes how much room a driver has, per class and topology segment, for the scheduler.
+"""Publishes the capacity of a driver, per storage class and topology term, for the scheduler.
 
 The driver is asked every `--capacity-poll-interval`, and after every volume that was created or deleted. Our
-own writes come back as changes; only an object that differs from what was written last was changed by
-somebody else, and is corrected.
+own writes come back as changes; an object that differs from our last write was changed elsewhere and is
+corrected.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from msgspec import Struct, structs
 from volplane.api import quantity
 from volplane.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
 from volplane.api.core import Node, Pod
+from volplane.api.labels import CAPACITY_DRIVER_LABEL, CAPACITY_MANAGED_BY_LABEL
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
 from volplane.base import metrics
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import classes
-from volplane.rules.steps import CommonStep, Wait
+from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import owner_reference
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import capacity
-from volplane.sidecars.provisioner.capacity import DRIVER, MANAGED_BY, CapacitySlot
+from volplane.sidecars.provisioner.capacity import CapacitySlot
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 from volplane.sidecars.provisioner.topology import Term
 
@@ -52,21 +54,21 @@ _OWNERS: Mapping[str, type[Resource]] = {
 
 
 async def find_owner(client: Client, pod: str, namespace: str, level: int) -> OwnerReference | None:
-    """The owner of the objects: our pod (level 0) or its owner, so that they are deleted with the driver."""
+    """The owner of the capacities, our pod (level 0) or its owner: they are deleted with the driver."""
     if level < 0:
         return None
     held: Resource = await client.get(Pod, pod, namespace)
     for _ in range(level):
         above = next((r for r in held.metadata.owner_references if r.controller), None)
         if above is None or above.kind not in _OWNERS:
-            raise ValueError(f"{type(held).__name__} {held.key} has no owner that could own its capacities")
+            raise ValueError(f"{type(held).__name__} {held.key} has no owner that can own the capacities")
         held = await client.get(_OWNERS[above.kind], above.name, namespace)
     return structs.replace(owner_reference(held), controller=None, block_owner_deletion=None)
 
 
 class CapacityView(Struct, frozen=True):
-    slot: CapacitySlot | None  # None: no object is wanted
-    found: Sequence[CSIStorageCapacity]  # the oldest is the one that is kept
+    slot: CapacitySlot | None  # None: the object is obsolete
+    found: Sequence[CSIStorageCapacity]  # the oldest first: it is kept
 
 
 class DeleteCapacity(Struct, frozen=True):
@@ -74,7 +76,7 @@ class DeleteCapacity(Struct, frozen=True):
 
 
 class PublishCapacity(Struct, frozen=True):
-    """Ask the driver, and write what it answers."""
+    """Ask the driver, and write what it returns."""
 
     slot: CapacitySlot
     existing: CSIStorageCapacity | None
@@ -85,7 +87,7 @@ Step = DeleteCapacity | PublishCapacity
 
 class CapacityMemory:
     def __init__(self) -> None:
-        self.written: dict[str, tuple[str | None, str | None]] = {}  # key → capacity, largest volume
+        self.published: dict[str, tuple[str | None, str | None]] = {}  # key → capacity, largest volume
 
 
 class CapacityPublisher(Controller[str, CapacityView, Step]):
@@ -101,7 +103,7 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
         namespace: str,
         owner: OwnerReference | None = None,
         node: str = "",
-        places: Mapping[str, str] | None = None,
+        segments: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(
             client,
@@ -110,14 +112,17 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
             backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
         )
         self.driver, self.settings, self.namespace, self.owner = driver, settings, namespace, owner
-        self.places = places
+        self.segments = segments
         self.topological = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in driver.plugin
-        self.labels = {DRIVER: driver.name, MANAGED_BY: capacity.manager_label(node)}
+        self.labels = {
+            CAPACITY_DRIVER_LABEL: driver.name,
+            CAPACITY_MANAGED_BY_LABEL: capacity.manager_label(node),
+        }
 
     def setup(self) -> None:
         self.memory = CapacityMemory()
         self.classes = self.watch(StorageClass, self.keys_of_class)
-        if self.places is None:
+        if self.segments is None:
             self.nodes = self.watch(Node, self.keys_of_place)
             self.registrations = self.watch(CSINode, self.keys_of_place)
         selector = ",".join(f"{key}={value}" for key, value in self.labels.items())
@@ -128,7 +133,7 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
     # --- which keys a change wakes
 
     def refresh(self, storage_class: str) -> None:
-        """A volume of this class came or went."""
+        """A volume of this class was created or deleted."""
         for key, slot in self._slots().items():
             if slot.storage_class == storage_class:
                 self.queue.add(key)
@@ -152,22 +157,23 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
             yield key
 
     def _is_as_published(self, key: str, found: CSIStorageCapacity) -> bool:
-        return self.memory.written.get(key) == (found.capacity, found.maximum_volume_size) and self._is_owned(
-            found
-        )
+        return self.memory.published.get(key) == (
+            found.capacity,
+            found.maximum_volume_size,
+        ) and self._is_owned(found)
 
     def _is_owned(self, found: CSIStorageCapacity) -> bool:
         return self.owner is None or any(r.uid == self.owner.uid for r in found.metadata.owner_references)
 
     def _changed_keys(self) -> set[str]:
-        """Keys without an object, and objects without a key."""
+        """Slots without an object, and objects without a slot."""
         return set(self._slots()) ^ {capacity.slot_of(c).key for c in self.published.all()}
 
     # --- what to do
 
     def _terms(self) -> Iterable[Term]:
-        if self.places is not None:
-            return [tuple(sorted(self.places.items()))]
+        if self.segments is not None:
+            return [tuple(sorted(self.segments.items()))]
         return capacity.list_terms(
             self.nodes.names(), self.registrations.names(), self.driver.name, topological=self.topological
         )
@@ -192,12 +198,12 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
         yield from (DeleteCapacity(extra) for extra in (found if slot is None else found[1:]))
         if slot is not None:
             yield PublishCapacity(slot, found[0] if found else None)
-            yield Wait(self.settings.capacity_poll_interval, "the next look at the capacity")
+            yield Wait(WaitReason.CAPACITY_POLL, seconds=self.settings.capacity_poll_interval)
 
     def update_memory(self, key: str, view: CapacityView | None, steps: Sequence[Step | CommonStep]) -> None:
         self._count(self._slots())
         if view is not None and view.slot is None:
-            self.memory.written.pop(key, None)
+            self.memory.published.pop(key, None)
 
     async def act(self, key: str, view: CapacityView, step: Step) -> None:
         match step:
@@ -216,7 +222,7 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
             quantity.from_bytes(room.maximum_volume_size.value) if room.maximum_volume_size.value else None
         )
         written = (quantity.from_bytes(room.available_capacity), largest)
-        self.memory.written[key] = written
+        self.memory.published[key] = written
         if found is None:
             await self.client.create(
                 CSIStorageCapacity(

@@ -1,8 +1,7 @@
-"""Creates volumes for claims: the order is written to the claim, the driver called, the PersistentVolume
-created.
+"""Creates volumes for claims: write the request to the claim, call the driver, create the PersistentVolume.
 
-Between the call and the last write a disk could leak; the order on the claim, with a finalizer, prevents
-that. Only a success or a final error removes the order again.
+A volume could leak between the call and the last write. The request on the claim, with a finalizer, prevents
+that: it is removed only after a success or a final error.
 """
 
 from __future__ import annotations
@@ -13,23 +12,26 @@ from typing import Any, assert_never
 
 from msgspec import Struct, structs
 
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import AlreadyExists, APIError, Conflict, Forbidden
+from volplane.api.finalizers import PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import VolumeSnapshot
 from volplane.api.storage import CSINode, CSINodeDriver, CSINodeSpec, StorageClass, VolumeAttributesClass
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import convert
 from volplane.csi.outcome import CallError, ProvisioningOutcome, classify_provisioning
 from volplane.loops.controller import Controller, Outcome, Replan, RetryableError
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import binding, classes
 from volplane.rules.steps import TICK, CommonStep, Requeue
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import plan as plans
-from volplane.sidecars.provisioner import provision_request as orders
+from volplane.sidecars.provisioner import provision_request as provision_requests
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.controller import create_volume, provision_metrics
 from volplane.sidecars.provisioner.controller import sources as holding
@@ -45,16 +47,15 @@ from volplane.sidecars.provisioner.plan import (
     ReportProvisionError,
     Reschedule,
 )
-from volplane.sidecars.provisioner.provision_request import INTENT, ProvisionRequest
+from volplane.sidecars.provisioner.provision_request import ProvisionRequest
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 
 log = logging.getLogger(__name__)
 
 COMPONENT = "csi-provisioner"
-SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
-REMOVE_INTENT_DELAY = 5.0  # seconds by which removing an order is delayed while others are created
-REMOVE_INTENT_REASON = "the volume is made, and the order is to come off"
-BIND_GRACE = 0.5  # seconds that the binder has the claim to itself: it writes over the version it has read
+SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists, and only its object has to be created
+REMOVE_INTENT_DELAY = 5.0  # seconds by which removing a request is delayed while other volumes are created
+BIND_GRACE = 0.5  # seconds without our writes, which would make the binder's writes to the claim conflict
 
 
 def _class_of(claim: PersistentVolumeClaim) -> list[str]:
@@ -62,20 +63,20 @@ def _class_of(claim: PersistentVolumeClaim) -> list[str]:
 
 
 class ClaimProvisionView(Struct, frozen=True):
-    """A claim, what the caches show around it, and what this process knows of calls for it."""
+    """A claim, the objects that it depends on, and what this process remembers of calls for it."""
 
     key: str
     claim: PersistentVolumeClaim | None
-    abandoned: Sequence[InFlightCall] = ()  # open calls for an earlier claim of that name
+    abandoned: Sequence[InFlightCall] = ()  # calls in flight for an earlier claim of that name
     unsaved: PersistentVolume | None = None  # the volume exists, and its object does not
     inputs: ProvisionInputs = ProvisionInputs()
-    order: ProvisionRequest | None = None
+    provision_request: ProvisionRequest | None = None
     outdated: bool = False  # the volume was saved for this claim and deleted again
     is_read: bool = True  # the live objects that the claim needs were read
 
 
 class ResumeCreate(Struct, frozen=True):
-    """Repeat the call for a claim that was deleted by force."""
+    """Repeat the call for a claim whose finalizer was removed by force."""
 
     attempt: InFlightCall
 
@@ -87,7 +88,7 @@ class SaveVolume(Struct, frozen=True):
 
 
 class ForgetVolume(Struct, frozen=True):
-    """The volume was deleted again, as of a claim that took another one: remove the order."""
+    """The PersistentVolume was deleted again, for example unused: remove the request."""
 
 
 class ReadLive(Struct, frozen=True):
@@ -98,30 +99,30 @@ Step = plans.Step | ResumeCreate | SaveVolume | ForgetVolume | ReadLive
 
 
 class ProvisionerMemory:
-    """What only this process knows of claims: calls, saved volumes, refusals."""
+    """What only this process knows of claims: calls in flight, created volumes, refusals."""
 
-    def __init__(self, turns: NodeClaimRace | None = None) -> None:
+    def __init__(self, node_race: NodeClaimRace | None = None) -> None:
         self.attempts = InFlightCalls()
         self.unsaved: dict[str, PersistentVolume] = {}  # by the claim's uid
-        self.binding: dict[str, float] = {}  # uid → until when the binder has the claim to itself
-        self.resting: dict[str, float] = {}  # keys of claims whose order stays while others are created
+        self.binding: dict[str, float] = {}  # uid → when the binder's grace ends
+        self.resting: dict[str, float] = {}  # keys of claims whose request stays while others are created
         self.infeasible: dict[str, tuple[str, float]] = {}  # uid → class uid, no retry before
-        self.unnoted: set[str] = set()  # uids of claims whose order may not be written
-        self.placeless: set[str] = set()  # keys that a new node or registration may help
+        self.unnoted: set[str] = set()  # uids of claims whose request may not be written
+        self.waiting_for_nodes: set[str] = set()  # keys that wait for a new node or registration
         self.follows_snapshots = False
-        self.turns = turns
+        self.node_race = node_race
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
         if new is None and old is not None:
             self.infeasible.pop(old.uid, None)
             self.binding.pop(old.uid, None)
-            if self.turns is not None:
-                self.turns.forget(old.uid)
+            if self.node_race is not None:
+                self.node_race.forget(old.uid)
 
     def abandoned_attempts(self, key: str, claim: PersistentVolumeClaim | None) -> list[InFlightCall]:
-        """Calls that are open for a claim that is gone, whose finalizer was removed by force."""
+        """Calls in flight for a deleted claim of that name, whose finalizer was removed by force."""
         if claim is not None and claim.uid in self.attempts:
-            return []  # of one name there is only one in work
+            return []  # one claim of a name at a time
         return self.attempts.list_by_key(key)
 
     def infeasible_class(self, claim: PersistentVolumeClaim) -> tuple[str, float] | None:
@@ -143,8 +144,8 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         *,
         events: EventRecorder,
         identity: str,
-        turns: NodeClaimRace | None = None,
-        changed: Callable[[str], None] = lambda storage_class: None,
+        node_race: NodeClaimRace | None = None,
+        on_capacity_change: Callable[[str], None] = lambda storage_class: None,
     ) -> None:
         super().__init__(
             client,
@@ -153,19 +154,22 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
         )
         self.driver, self.settings, self.identity = driver, settings, identity
-        self.turns, self.changed = turns, changed
-        self.facts = build_driver_info(
-            driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
+        self.node_race, self.on_capacity_change = node_race, on_capacity_change
+        self.driver_info = build_driver_info(
+            driver,
+            settings,
+            node_race.node if node_race else "",
+            dict(node_race.segments) if node_race else None,
         )
 
     def setup(self) -> None:
-        self.memory = ProvisionerMemory(self.turns)
+        self.memory = ProvisionerMemory(self.node_race)
         self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim, observe=self.memory.observe_claim)
         self.volumes = self.watch(PersistentVolume)
         self.classes = self.watch(StorageClass, self.keys_of_class)
         self.by_class = self.claims.index("unbound class", _class_of)
         self.by_source = self.claims.index("source", sources.source_keys)
-        if self.facts.has_topology and self.turns is None:
+        if self.driver_info.has_topology and self.node_race is None:
             self.nodes = self.watch(Node, self.keys_of_place)
             self.registrations = self.watch(CSINode, self.keys_of_place)
 
@@ -182,28 +186,28 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         ):
             return
         if new is not None and new.uid in self.memory.binding and self._is_as_planned(new):
-            return  # the binder is binding what we created; a timer removes the order
+            return  # the binder is binding it; a timer removes the request
         if claim is not None and (
             old is new or plans.relevant_claim_fields(old) != plans.relevant_claim_fields(new)
         ):
             yield claim.key
 
     def _is_as_planned(self, claim: PersistentVolumeClaim) -> bool:
-        wanted = plans.volume_name(claim, self.facts)
+        wanted = plans.volume_name(claim, self.driver_info)
         return not claim.is_deleting and claim.spec.volume_name in ("", wanted)
 
     def _is_relevant(self, claim: PersistentVolumeClaim) -> bool:
-        """Most claims are bound, or are for another driver."""
+        """The claim concerns us: most claims are bound, or for another driver."""
         if (
             claim.uid in self.memory.attempts
             or claim.uid in self.memory.unsaved
             or claim.uid in self.memory.binding
         ):
             return True
-        return orders.has_intent(claim) or plans.wants_volume(claim, self.driver.name)
+        return provision_requests.has_intent(claim) or plans.wants_volume(claim, self.driver.name)
 
     async def watch_snapshots(self) -> None:
-        """Watch snapshots, if the cluster has them by now."""
+        """Watch snapshots, if the cluster serves them by now."""
         memory = self.memory
         if memory.follows_snapshots or not await holding.serves_snapshots(self.client):
             return
@@ -222,7 +226,7 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
     def keys_of_place(self, old: Node | CSINode | None, new: Node | CSINode | None) -> Iterable[str]:
         if new is None or _topology_fields(old) == _topology_fields(new):
             return ()
-        return list(self.memory.placeless)
+        return list(self.memory.waiting_for_nodes)
 
     # --- what the caches show
 
@@ -238,17 +242,19 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             abandoned,
             unsaved=self.memory.unsaved.get(claim.uid),
             inputs=inputs,
-            order=self._read_request(claim),
+            provision_request=self._read_request(claim),
             outdated=inputs.volume is None and claim.uid in self.memory.binding,
             is_read=not _needs_live_read(claim),
         )
 
     def _read_request(self, claim: PersistentVolumeClaim) -> ProvisionRequest | None:
         attempt = self.memory.attempts.get(claim.uid)
-        return orders.read_request(claim, self.driver.name) or (attempt.request if attempt else None)
+        return provision_requests.read_request(claim, self.driver.name) or (
+            attempt.request if attempt else None
+        )
 
     def _inputs(self, claim: PersistentVolumeClaim) -> ProvisionInputs:
-        name = plans.volume_name(claim, self.facts)
+        name = plans.volume_name(claim, self.driver_info)
         return ProvisionInputs(
             storage_class=self.classes.get(binding.claim_class(claim) or ""),
             volume=self.volumes.get(name) or self.volumes.get(f"pvc-{claim.uid}"),
@@ -258,15 +264,15 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         )
 
     def _nodes(self) -> Mapping[str, Node]:
-        if self.turns is not None:  # beside a driver on every node, the driver itself knows where it is
-            return {self.turns.node: Node(metadata=ObjectMeta(labels=dict(self.turns.places)))}
-        return self.nodes.names() if self.facts.has_topology else {}
+        if self.node_race is not None:  # with --node-deployment, the driver reports its own topology
+            return {self.node_race.node: Node(metadata=ObjectMeta(labels=dict(self.node_race.segments)))}
+        return self.nodes.names() if self.driver_info.has_topology else {}
 
     def _registrations(self) -> Mapping[str, CSINode]:
-        if self.turns is not None:
-            entry = CSINodeDriver(name=self.driver.name, topology_keys=tuple(sorted(self.turns.places)))
-            return {self.turns.node: CSINode(spec=CSINodeSpec(drivers=(entry,)))}
-        return self.registrations.names() if self.facts.has_topology else {}
+        if self.node_race is not None:
+            entry = CSINodeDriver(name=self.driver.name, topology_keys=tuple(sorted(self.node_race.segments)))
+            return {self.node_race.node: CSINode(spec=CSINodeSpec(drivers=(entry,)))}
+        return self.registrations.names() if self.driver_info.has_topology else {}
 
     # --- what to do
 
@@ -282,16 +288,16 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             yield ForgetVolume()
             yield Requeue(view.key)
         else:
-            yield from plans.plan(view.claim, view.inputs, view.order, self.facts)
+            yield from plans.plan(view.claim, view.inputs, view.provision_request, self.driver_info)
 
     def update_memory(
         self, key: str, view: ClaimProvisionView | None, steps: Sequence[Step | CommonStep]
     ) -> None:
-        # Noted with the plan, not with the act: a node that appears in between must wake the claim.
+        # Before acting: a node that appears in between must wake the claim.
         if any(isinstance(step, ReportProvisionError) and step.needs_nodes for step in steps):
-            self.memory.placeless.add(key)
+            self.memory.waiting_for_nodes.add(key)
         else:
-            self.memory.placeless.discard(key)
+            self.memory.waiting_for_nodes.discard(key)
         if view is not None and view.claim is not None and view.inputs.infeasible is None:
             self.memory.infeasible.pop(view.claim.uid, None)
 
@@ -315,14 +321,13 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             case ForgetVolume():
                 self.memory.binding.pop(claim.uid, None)
                 await self._remove_intent(claim)
-            case CreateVolume(order):
-                await self._create(claim, order)
+            case CreateVolume(provision_request):
+                await self._create(claim, provision_request)
             case RemoveIntent():
                 await self._remove_intent_in_turn(claim)
-            case ReportProvisionError(why, quiet):
+            case ReportProvisionError(message, quiet):
                 if not quiet:
-                    self._record_failure(claim, binding.claim_class(claim) or "", why)
-                raise RetryableError(why)
+                    self._record_failure(claim, binding.claim_class(claim) or "", message)
             case ClaimForNode():
                 await self._claim_for_node(claim)
             case Reschedule(node, why):
@@ -341,88 +346,110 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         return structs.replace(self._inputs(claim), source=source, attributes=attributes)
 
     async def _claim_for_node(self, claim: PersistentVolumeClaim) -> None:
-        """A claim with immediate binding that the provisioners of all nodes see: each waits for its turn."""
+        """The provisioners of all nodes see a claim with immediate binding: each waits for a random time."""
         storage_class = self.classes.get(binding.claim_class(claim) or "")
-        if self.turns is None or storage_class is None or not self.settings.node_deployment_immediate_binding:
+        if (
+            self.node_race is None
+            or storage_class is None
+            or not self.settings.node_deployment_immediate_binding
+        ):
             return
-        left = self.turns.seconds_left(claim)
-        if left <= TICK and await self.turns.try_claim(claim, storage_class):
+        left = self.node_race.seconds_left(claim)
+        if left <= TICK and await self.node_race.try_claim(claim, storage_class):
             return
-        self.queue.later(
-            claim.key, max(self.turns.seconds_left(claim), 0.0), "another node may make the volume first"
-        )
+        left = max(self.node_race.seconds_left(claim), 0.0)
+        self.queue.later(claim.key, Wait(WaitReason.OTHER_NODE_FIRST, seconds=left))
 
-    async def _create(self, claim: PersistentVolumeClaim, order: ProvisionRequest) -> None:
-        about = {"PVC": claim.key, "StorageClass": order.storage_class, "PV": order.name}
+    async def _create(self, claim: PersistentVolumeClaim, provision_request: ProvisionRequest) -> None:
+        about = {
+            "PVC": claim.key,
+            "StorageClass": provision_request.storage_class,
+            "PV": provision_request.name,
+        }
         log.info("Started provisioning", extra=about)
         self.events.normal(
             claim, "Provisioning", f'External provisioner is provisioning volume for claim "{claim.key}"'
         )
         try:
-            request = await create_volume.build_create_request(self.client, self.driver, order)
+            request = await create_volume.build_create_request(self.client, self.driver, provision_request)
         except (
             RetryableError,
             convert.UnsupportedModes,
-        ) as error:  # nothing was called: what was open stays open
-            self._record_failure(claim, order.storage_class, str(error))
+        ) as error:  # the driver was not called: an earlier call may still be in flight
+            self._record_failure(claim, provision_request.storage_class, str(error))
             raise RetryableError(str(error)) from error
-        if orders.read_request(claim, self.driver.name) is None and claim.uid not in self.memory.attempts:
-            if order.content is not None:
+        if (
+            provision_requests.read_request(claim, self.driver.name) is None
+            and claim.uid not in self.memory.attempts
+        ):
+            if provision_request.content is not None:
                 source = await holding.read_source(self.client, claim, self.claims, self.volumes)
-                await holding.protect(self.client, order.content, source)
-            await self._write_intent(claim, order)
-        self.memory.attempts.begin(claim, order)
-        begun = clock.now()
+                await holding.protect(self.client, provision_request.content, source)
+            await self._write_intent(claim, provision_request)
+        self.memory.attempts.begin(claim, provision_request)
+        started = clock.now()
         try:
             reply = await self.driver.call(
                 "CreateVolume", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
             )
-            made = await create_volume.check_reply(
-                self.client, self.driver, order, reply, timeout=self.settings.timeout
+            created = await create_volume.check_reply(
+                self.client, self.driver, provision_request, reply, timeout=self.settings.timeout
             )
         except (CallError, UnexpectedVolume) as error:
-            provision_metrics.count_provision_failure(order)
-            return await self._handle_failure(claim, order, error)
-        provision_metrics.count_provisioned(order, clock.now() - begun)
-        log.info("Volume is provisioned", extra={**about, "volumeHandle": made.handle})
-        await self._save(claim, orders.build_volume(claim, order, made, self.identity))
+            provision_metrics.count_provision_failure(provision_request)
+            return await self._handle_failure(claim, provision_request, error)
+        provision_metrics.count_provisioned(provision_request, clock.now() - started)
+        log.info("Volume is provisioned", extra={**about, "volumeHandle": created.handle})
+        await self._save(
+            claim, provision_requests.build_volume(claim, provision_request, created, self.identity)
+        )
 
-    async def _write_intent(self, claim: PersistentVolumeClaim, order: ProvisionRequest) -> None:
-        """Write the intent before the call. A claim that is being deleted takes no finalizer: no volume."""
-        patch = {"metadata": {"finalizers": [INTENT], "annotations": {INTENT: orders.encode_request(order)}}}
+    async def _write_intent(self, claim: PersistentVolumeClaim, provision_request: ProvisionRequest) -> None:
+        """Write the request before the call. This fails for a claim that is being deleted."""
+        patch = {
+            "metadata": {
+                "finalizers": [PROVISIONING_INTENT_FINALIZER],
+                "annotations": {
+                    PROVISIONING_INTENT_FINALIZER: provision_requests.encode_request(provision_request)
+                },
+            }
+        }
         try:
             with trace.span(COMPONENT, "write order", f"pvc/{claim.key}"):
                 there = await self._patch_claim(claim, patch)
             if not there:
-                raise RetryableError(f"claim {claim.key} is gone")
+                raise RetryableError(f"claim {claim.key} was deleted")
         except Forbidden as error:
-            # A cluster whose rules for provisioners know no patch: then we are as safe as upstream, not more.
-            log.warning("the order for %s cannot be written down: %s", claim.key, error)
+            # RBAC rules written for upstream do not allow the patch: go on without it, as upstream does.
+            log.warning("the provision request of %s cannot be written to the claim: %s", claim.key, error)
             self.memory.unnoted.add(claim.uid)
 
     async def _handle_failure(
-        self, claim: PersistentVolumeClaim, order: ProvisionRequest, error: Exception
+        self, claim: PersistentVolumeClaim, provision_request: ProvisionRequest, error: Exception
     ) -> None:
         """What a failed call means for the claim."""
         kind = classify_provisioning(error)
         if kind is ProvisioningOutcome.BACKGROUND:
-            self._record_failure(claim, order.storage_class, str(error))
+            self._record_failure(claim, provision_request.storage_class, str(error))
             raise RetryableError(str(error)) from error
         self.memory.attempts.end(claim.uid)
-        if kind is ProvisioningOutcome.EXHAUSTED and order.topological and order.node:
-            return await self._reschedule(claim, order.node, str(error))
+        if kind is ProvisioningOutcome.EXHAUSTED and provision_request.topological and provision_request.node:
+            return await self._reschedule(claim, provision_request.node, str(error))
         if kind is ProvisioningOutcome.INFEASIBLE:
             delayed = "Volume provisioning failed with infeasible error. Retries will be delayed."
             self.events.warning(claim, "ProvisioningFailed", f"{delayed} {error}")
             until = clock.now() + self.settings.infeasible_retry_interval
-            self.memory.infeasible[claim.uid] = (order.class_uid, until)
+            self.memory.infeasible[claim.uid] = (provision_request.class_uid, until)
         else:
-            self._record_failure(claim, order.storage_class, str(error))
+            self._record_failure(claim, provision_request.storage_class, str(error))
         await self._remove_intent(claim)
         if not self._is_wanted(claim):
             self.memory.infeasible.pop(claim.uid, None)
         elif kind is ProvisioningOutcome.INFEASIBLE:
-            self.queue.later(claim.key, self.settings.infeasible_retry_interval, str(error))
+            data = WaitData(driver=self.driver.name, class_name=provision_request.storage_class)
+            seconds = self.settings.infeasible_retry_interval
+            wait = Wait(WaitReason.PROVISIONING_INFEASIBLE, data, seconds, message=str(error))
+            self.queue.later(claim.key, wait)
         else:
             raise RetryableError(str(error)) from error
 
@@ -431,37 +458,37 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         return current is not None and current.uid == claim.uid and not current.is_deleting
 
     async def _reschedule(self, claim: PersistentVolumeClaim, node: str, why: str) -> None:
-        """Remove the selected node, so that the scheduler chooses another one, unless it has by now."""
+        """Remove the selected node, so that the scheduler selects another, unless it already has."""
         self._record_failure(claim, binding.claim_class(claim) or "", why)
         fresh = await self.client.find(PersistentVolumeClaim, claim.name, claim.namespace)
         if fresh is None or fresh.uid != claim.uid:
             return
-        if fresh.metadata.annotations.get(binding.SELECTED_NODE) != node:
+        if fresh.metadata.annotations.get(SELECTED_NODE_ANNOTATION) != node:
             await self._remove_intent(claim)
             return self.queue.add(claim.key)
-        log.info("asking for another node", extra={"PVC": claim.key, "node": node, "err": why})
+        log.info("removing the selected node", extra={"PVC": claim.key, "node": node, "err": why})
         patch = {
             "metadata": {
-                "$deleteFromPrimitiveList/finalizers": [INTENT],
-                "annotations": {INTENT: None, binding.SELECTED_NODE: None},
+                "$deleteFromPrimitiveList/finalizers": [PROVISIONING_INTENT_FINALIZER],
+                "annotations": {PROVISIONING_INTENT_FINALIZER: None, SELECTED_NODE_ANNOTATION: None},
             }
         }
         try:
             await self._patch_claim(claim, patch, revision=fresh.metadata.resource_version)
         except APIError as error:
-            raise RetryableError(f"{why}; and the node cannot be given back: {error}") from error
+            raise RetryableError(f"{why}; the selected node cannot be removed: {error}") from error
 
     async def _save(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
-        """Create the PersistentVolume: the volume exists, so this is never given up."""
+        """Create the PersistentVolume, with endless retries because the volume exists."""
         try:
             with trace.span(COMPONENT, "save volume", f"pvc/{claim.key}", volume=volume.name):
                 await self.client.create(volume)
         except AlreadyExists:
-            log.debug("volume %s was saved before", volume.name)
+            log.debug("PersistentVolume %s exists already", volume.name)
         except APIError as error:
             self.memory.unsaved[claim.uid] = volume
             raise RetryableError(
-                f"volume {volume.name} cannot be saved: {error}", backoff=SAVE_BACKOFF
+                f"volume {volume.name} cannot be created: {error}", backoff=SAVE_BACKOFF
             ) from error
         self.memory.unsaved.pop(claim.uid, None)
         self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
@@ -469,36 +496,41 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         self.memory.attempts.end(claim.uid)
         if not self.memory.attempts:
             self._wake_resting()
-        self.changed(volume.spec.storage_class_name)
+        self.on_capacity_change(volume.spec.storage_class_name)
         self.memory.binding[claim.uid] = clock.now() + BIND_GRACE
         await self._remove_intent_in_turn(claim)
 
     async def _remove_intent_in_turn(self, claim: PersistentVolumeClaim) -> None:
-        """Remove the order when the binder is done with the claim, or the claim is not wanted any more."""
+        """Remove the request after the binder's grace, or at once if the claim is being deleted."""
         until = self.memory.binding.get(claim.uid, 0.0)
         left = until - clock.now()
         if self.memory.attempts and left > -REMOVE_INTENT_DELAY:
-            left += REMOVE_INTENT_DELAY  # others wait for their volumes; nobody waits for this write
+            left += REMOVE_INTENT_DELAY  # volumes come first: nothing waits for this write
             self.memory.resting[claim.key] = until
         if left > TICK and claim.uid not in self.memory.unnoted and self._is_wanted(claim):
-            return self.queue.later(claim.key, left, REMOVE_INTENT_REASON)
+            return self.queue.later(claim.key, Wait(WaitReason.BINDING_BEFORE_CLEANUP, seconds=left))
         self.memory.binding.pop(claim.uid, None)
         await self._remove_intent(claim)
 
     def _wake_resting(self) -> None:
         for key, until in self.memory.resting.items():
-            self.queue.later(key, until - clock.now(), REMOVE_INTENT_REASON)
+            self.queue.later(key, Wait(WaitReason.BINDING_BEFORE_CLEANUP, seconds=until - clock.now()))
         self.memory.resting.clear()
 
     async def _remove_intent(self, claim: PersistentVolumeClaim) -> None:
         if claim.uid in self.memory.unnoted:
             return self.memory.unnoted.discard(claim.uid)
-        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [INTENT], "annotations": {INTENT: None}}}
+        patch = {
+            "metadata": {
+                "$deleteFromPrimitiveList/finalizers": [PROVISIONING_INTENT_FINALIZER],
+                "annotations": {PROVISIONING_INTENT_FINALIZER: None},
+            }
+        }
         with trace.span(COMPONENT, "remove order", f"pvc/{claim.key}"):
             await self._patch_claim(claim, patch)
 
     async def _patch_claim(self, claim: PersistentVolumeClaim, patch: Any, revision: str = "") -> bool:
-        """Whether the claim was patched; another claim of its name does not count."""
+        """Whether the claim was patched; False if it is gone or replaced."""
         try:
             patched = await self.client.patch(
                 PersistentVolumeClaim,
@@ -521,7 +553,7 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
 
 
 def _needs_live_read(claim: PersistentVolumeClaim) -> bool:
-    """The plan depends on objects that are not watched."""
+    """The plan depends on objects that are not watched and must be read."""
     return sources.source_reference(claim) is not None or bool(claim.spec.volume_attributes_class_name)
 
 

@@ -1,6 +1,6 @@
-"""An order as the driver hears it, and its answer as we take it.
+"""The CreateVolume request, and the check of its reply.
 
-What the driver made must be what was ordered; anything else is given back to it, and the order stands.
+A volume that is not as requested is deleted at the driver again, and the provision request stays.
 """
 
 from __future__ import annotations
@@ -19,75 +19,75 @@ UNDO_TRIES = 5
 
 
 class UnexpectedVolume(Exception):
-    """The driver made something else than was ordered."""
+    """The driver created a volume that is not as requested."""
 
 
 async def build_create_request(
-    client: Client, driver: DriverClient, order: ProvisionRequest
+    client: Client, driver: DriverClient, provision_request: ProvisionRequest
 ) -> v1.CreateVolumeRequest:
     multi_writer = "SINGLE_NODE_MULTI_WRITER" in driver.controller
     capabilities = [
         convert.capability(
             convert.access_mode(mode, multi_writer=multi_writer),
-            block=order.block,
-            fs_type=order.fs_type,
-            mount_flags=order.mount_options,
+            block=provision_request.block,
+            fs_type=provision_request.fs_type,
+            mount_flags=provision_request.mount_options,
         )
-        for mode in order.modes
+        for mode in provision_request.modes
     ]
-    asked = v1.CreateVolumeRequest(
-        name=order.name,
-        capacity_range=v1.CapacityRange(required_bytes=order.size),
+    request = v1.CreateVolumeRequest(
+        name=provision_request.name,
+        capacity_range=v1.CapacityRange(required_bytes=provision_request.size),
         volume_capabilities=capabilities,
-        parameters=order.parameters,
-        secrets=await read_secrets(client, order.secrets.provisioner),
-        mutable_parameters=order.mutable_parameters,
+        parameters=provision_request.parameters,
+        secrets=await read_secrets(client, provision_request.secrets.provisioner),
+        mutable_parameters=provision_request.mutable_parameters,
     )
-    if order.topology is not None:
-        asked.accessibility_requirements.CopyFrom(
+    if provision_request.topology is not None:
+        request.accessibility_requirements.CopyFrom(
             v1.TopologyRequirement(
-                requisite=[convert.topology(dict(t)) for t in order.topology.requisite],
-                preferred=[convert.topology(dict(t)) for t in order.topology.preferred],
+                requisite=[convert.topology(dict(t)) for t in provision_request.topology.requisite],
+                preferred=[convert.topology(dict(t)) for t in provision_request.topology.preferred],
             )
         )
-    if order.content is not None and order.content.snapshot:
-        asked.volume_content_source.snapshot.snapshot_id = order.content.snapshot
-    elif order.content is not None:
-        asked.volume_content_source.volume.volume_id = order.content.volume
-    return asked
+    if provision_request.content is not None and provision_request.content.snapshot:
+        request.volume_content_source.snapshot.snapshot_id = provision_request.content.snapshot
+    elif provision_request.content is not None:
+        request.volume_content_source.volume.volume_id = provision_request.content.volume
+    return request
 
 
 async def check_reply(
     client: Client,
     driver: DriverClient,
-    order: ProvisionRequest,
+    provision_request: ProvisionRequest,
     reply: v1.CreateVolumeResponse,
     *,
     timeout: float,
 ) -> CreatedVolume:
-    """Raises Unfit, after the driver was told to delete what it made."""
-    volume = reply.volume
+    """Raises UnexpectedVolume, after the volume was deleted."""
+    volume, size = reply.volume, provision_request.size
     wrong = ""
-    if volume.capacity_bytes and volume.capacity_bytes < order.size:
-        wrong = f"created volume capacity {volume.capacity_bytes} less than requested capacity {order.size}"
-    elif order.content is not None and not volume.HasField("content_source"):
+    if volume.capacity_bytes and volume.capacity_bytes < size:
+        wrong = f"created volume capacity {volume.capacity_bytes} less than requested capacity {size}"
+    elif provision_request.content is not None and not volume.HasField("content_source"):
         wrong = "volume content source missing"
     if wrong:
-        await _delete_unexpected(client, driver, order, volume.volume_id, timeout)
+        await _delete_unexpected(client, driver, provision_request, volume.volume_id, timeout)
         raise UnexpectedVolume(wrong)
     topologies = tuple(dict(t.segments) for t in volume.accessible_topology)
     return CreatedVolume(volume.volume_id, volume.capacity_bytes, dict(volume.volume_context), topologies)
 
 
 async def _delete_unexpected(
-    client: Client, driver: DriverClient, order: ProvisionRequest, handle: str, timeout: float
+    client: Client, driver: DriverClient, provision_request: ProvisionRequest, handle: str, timeout: float
 ) -> None:
-    asked = v1.DeleteVolumeRequest(
-        volume_id=handle, secrets=await read_secrets(client, order.secrets.provisioner)
+    request = v1.DeleteVolumeRequest(
+        volume_id=handle, secrets=await read_secrets(client, provision_request.secrets.provisioner)
     )
     for _ in range(UNDO_TRIES):
         try:
-            await driver.call("DeleteVolume", asked, timeout=timeout)
+            await driver.call("DeleteVolume", request, timeout=timeout)
         except CallError as error:
             log.warning("failed to clean up volume %s: %s", handle, error)
         else:

@@ -1,4 +1,4 @@
-"""The driver as the plans see it: what it can do, and how we were told to use it."""
+"""What the plans must know of the driver and of the options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def build_driver_info(
     driver: DriverClient,
     settings: ProvisionerOptions,
     node: str = "",
-    places: Mapping[str, str] | None = None,
+    segments: Mapping[str, str] | None = None,
 ) -> plans.ProvisionerDriverInfo:
     return plans.ProvisionerDriverInfo(
         driver.name,
@@ -28,5 +28,5 @@ def build_driver_info(
         immediate_topology=settings.immediate_topology,
         prevent_mode_change=settings.prevent_volume_mode_conversion,
         node=node,
-        topology_segments=places,
+        topology_segments=segments,
     )

@@ -1,7 +1,7 @@
-"""Calls whose outcome is open, as this process knows them.
+"""CreateVolume calls of this process whose outcome is unknown.
 
-Found by the claim's uid, and by its key: of one name there may be an open call for a claim that is gone, and
-whoever works the key looks for it each time, however many others are open.
+They are found by the claim's uid and by its key: a call may be in flight for a deleted claim, and a new claim
+of that name looks for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class InFlightCall(Struct, frozen=True):
 class InFlightCalls:
     def __init__(self) -> None:
         self._open: dict[str, InFlightCall] = {}  # by uid
-        self._named: dict[str, dict[str, InFlightCall]] = {}  # by key, then uid
+        self._by_key: dict[str, dict[str, InFlightCall]] = {}  # by key, then uid
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._open
@@ -32,17 +32,17 @@ class InFlightCalls:
         return self._open.get(uid)
 
     def list_by_key(self, key: str) -> list[InFlightCall]:
-        return list(self._named.get(key, {}).values())
+        return list(self._by_key.get(key, {}).values())
 
-    def begin(self, claim: PersistentVolumeClaim, order: ProvisionRequest) -> None:
-        attempt = self._open[claim.uid] = InFlightCall(claim, order)
-        self._named.setdefault(claim.key, {})[claim.uid] = attempt
+    def begin(self, claim: PersistentVolumeClaim, provision_request: ProvisionRequest) -> None:
+        attempt = self._open[claim.uid] = InFlightCall(claim, provision_request)
+        self._by_key.setdefault(claim.key, {})[claim.uid] = attempt
 
     def end(self, uid: str) -> None:
         attempt = self._open.pop(uid, None)
         if attempt is None:
             return
-        alike = self._named[attempt.claim.key]
+        alike = self._by_key[attempt.claim.key]
         del alike[uid]
         if not alike:
-            del self._named[attempt.claim.key]
+            del self._by_key[attempt.claim.key]

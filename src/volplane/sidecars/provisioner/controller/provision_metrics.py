@@ -1,4 +1,4 @@
-"""What operators count, under the names that provisioners have had for it."""
+"""The provisioner's metrics, with upstream's names."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ DELETE_SECONDS = metrics.histogram(
 )
 
 
-def _source(order: ProvisionRequest) -> str:
-    if order.content is None:
+def _source(provision_request: ProvisionRequest) -> str:
+    if provision_request.content is None:
         return ""
-    return "VolumeSnapshot" if order.content.snapshot else "PersistentVolumeClaim"
+    return "VolumeSnapshot" if provision_request.content.snapshot else "PersistentVolumeClaim"
 
 
-def count_provisioned(order: ProvisionRequest, seconds: float) -> None:
-    PROVISIONED.labels(order.storage_class, _source(order)).inc()
-    PROVISION_SECONDS.labels(order.storage_class, _source(order)).observe(seconds)
+def count_provisioned(provision_request: ProvisionRequest, seconds: float) -> None:
+    PROVISIONED.labels(provision_request.storage_class, _source(provision_request)).inc()
+    PROVISION_SECONDS.labels(provision_request.storage_class, _source(provision_request)).observe(seconds)
 
 
-def count_provision_failure(order: ProvisionRequest) -> None:
-    PROVISION_FAILED.labels(order.storage_class, _source(order)).inc()
+def count_provision_failure(provision_request: ProvisionRequest) -> None:
+    PROVISION_FAILED.labels(provision_request.storage_class, _source(provision_request)).inc()
 
 
 def count_deleted(storage_class: str, seconds: float) -> None:

@@ -1,8 +1,8 @@
-"""The sources of volumes: read before the copy, protected during it, released afterwards.
+"""The data sources of volumes: read before the copy, protected during it, released afterwards.
 
 A claim that is cloned and a snapshot that is restored have our finalizer while a claim that copies from them
-is Pending. It is added before the driver is called, and the server adds none to an object that is being
-deleted, so a source cannot be deleted between the check and the copy.
+is Pending. It is added before the driver is called, and cannot be added to an object that is being deleted:
+a source is not deleted between the check and the copy.
 """
 
 from __future__ import annotations
@@ -16,30 +16,24 @@ from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import APIError, Forbidden, NotFound
+from volplane.api.finalizers import CLONING_PROTECTION_FINALIZER, SNAPSHOT_AS_SOURCE_FINALIZER
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.client.cache import Cache
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.crd_wait import wait_until_established
 from volplane.loops.events import EventRecorder
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars import DriverClient
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
-from volplane.sidecars.provisioner.sources import (
-    CLAIM,
-    CLONING,
-    RESTORING,
-    SNAPSHOT,
-    SourceContent,
-    SourceObjects,
-)
+from volplane.sidecars.provisioner.sources import CLAIM, SNAPSHOT, SourceContent, SourceObjects
 
 log = logging.getLogger(__name__)
 
 
 async def serves_snapshots(client: Client) -> bool:
-    """Whether the cluster has the kind, and permits us to read it."""
+    """The cluster serves VolumeSnapshots, and we may read them."""
     try:
         await client.list_page(VolumeSnapshot, limit=1)
     except (NotFound, Forbidden):
@@ -48,11 +42,11 @@ async def serves_snapshots(client: Client) -> bool:
 
 
 async def wait_for_snapshot_crd(client: Client) -> None:
-    """Until the kind is served; at once without permission to read definitions."""
+    """Return when the CRD is established; at once without permission to read CRDs."""
     try:
         await wait_until_established(client, "volumesnapshots.snapshot.storage.k8s.io")
     except Forbidden as error:
-        log.info("definitions cannot be seen, snapshots will be when a claim asks for one: %s", error)
+        log.info("cannot read CRDs, so snapshots are watched only once a claim names one: %s", error)
 
 
 async def read_source(
@@ -77,7 +71,7 @@ async def read_source(
 async def protect(client: Client, content: SourceContent, source: SourceObjects) -> None:
     """Add our finalizer to the source. Raises RetryableError where it is being deleted."""
     held = source.snapshot if content.snapshot else source.claim
-    finalizer = RESTORING if content.snapshot else CLONING
+    finalizer = SNAPSHOT_AS_SOURCE_FINALIZER if content.snapshot else CLONING_PROTECTION_FINALIZER
     if held is None or finalizer in held.metadata.finalizers:
         return
     try:
@@ -92,12 +86,14 @@ async def protect(client: Client, content: SourceContent, source: SourceObjects)
     except Forbidden as error:
         if not content.snapshot:
             raise RetryableError(
-                f"the claim {held.key} cannot be held while it is cloned: {error}"
+                f"the claim {held.key} cannot be protected while it is cloned: {error}"
             ) from error
-        # Rules for provisioners from before this finalizer: then the snapshot is not held, as it never was.
+        # RBAC rules older than this finalizer: go on without it, as provisioners did then.
         log.warning("snapshot %s is not protected while it is restored: %s", held.key, error)
     except APIError as error:
-        raise RetryableError(f"the source {held.key} cannot be held while it is copied: {error}") from error
+        raise RetryableError(
+            f"the source {held.key} cannot be protected while it is copied: {error}"
+        ) from error
 
 
 class SourceView(Struct, frozen=True):
@@ -139,13 +135,13 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        if new is not None and new.is_deleting and CLONING in new.metadata.finalizers:
+        if new is not None and new.is_deleting and CLONING_PROTECTION_FINALIZER in new.metadata.finalizers:
             yield f"{CLAIM}/{new.key}"
         before = sources.source_keys(old) if old is not None else []
         after = sources.source_keys(new) if new is not None else []
         if old is None and new is not None and not after:
             wanted = sources.source_reference(new)
-            after = [wanted.key] if wanted is not None else []  # it may have been bound while we were away
+            after = [wanted.key] if wanted is not None else []  # it may have been bound while we did not run
             yield from after
         yield from (key for key in before if key not in after)
 
@@ -167,20 +163,24 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
     def plan(self, view: SourceView) -> Iterator[ReleaseClaim | ReleaseSnapshot | Wait]:
         claim = view.claim
         if view.copied_by:
-            yield Wait(UNTIL_CHANGED, f"{', '.join(view.copied_by)} still copies from it")
+            yield Wait(WaitReason.SOURCE_IN_USE, WaitData(claims=tuple(view.copied_by)))
         elif view.kind == SNAPSHOT and self.restores:
             yield ReleaseSnapshot()
-        elif claim is not None and claim.is_deleting and CLONING in claim.metadata.finalizers:
+        elif (
+            claim is not None
+            and claim.is_deleting
+            and CLONING_PROTECTION_FINALIZER in claim.metadata.finalizers
+        ):
             yield ReleaseClaim(claim)
 
     async def act(self, key: str, view: SourceView, step: ReleaseClaim | ReleaseSnapshot) -> None:
         match step:
             case ReleaseClaim(claim):
-                await self._remove_finalizer(claim, CLONING)
+                await self._remove_finalizer(claim, CLONING_PROTECTION_FINALIZER)
             case ReleaseSnapshot():
                 snapshot = await self.client.find(VolumeSnapshot, view.name, view.namespace)
-                if snapshot is not None and RESTORING in snapshot.metadata.finalizers:
-                    await self._remove_finalizer(snapshot, RESTORING)
+                if snapshot is not None and SNAPSHOT_AS_SOURCE_FINALIZER in snapshot.metadata.finalizers:
+                    await self._remove_finalizer(snapshot, SNAPSHOT_AS_SOURCE_FINALIZER)
             case _:
                 assert_never(step)
 
@@ -197,13 +197,13 @@ class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapsho
         )
 
     async def _sweep(self) -> None:
-        """Wake snapshots whose claims were bound or deleted while no provisioner was running."""
+        """Wake snapshots whose claims were bound or deleted while no provisioner ran."""
         await self.client.cache(PersistentVolumeClaim).wait_synced()
         while True:
             try:
                 for snapshot in await self.client.list(VolumeSnapshot):
-                    if RESTORING in snapshot.metadata.finalizers:
+                    if SNAPSHOT_AS_SOURCE_FINALIZER in snapshot.metadata.finalizers:
                         self.queue.add(f"{SNAPSHOT}/{snapshot.key}")
             except APIError as error:
-                log.debug("snapshots cannot be looked through: %s", error)
+                log.debug("cannot list snapshots: %s", error)
             await asyncio.sleep(self.sweep)

@@ -1,7 +1,7 @@
-"""Deletes released volumes: the disk first, then its PersistentVolume.
+"""Deletes released volumes: first at the driver, then the PersistentVolume.
 
-The finalizer keeps the object while there is a disk behind it. A disk that is still attached cannot be
-deleted, so the deletion of the last VolumeAttachment wakes the volume.
+A finalizer keeps the object until the driver has deleted the volume. A volume that is attached cannot be
+deleted, so the deletion of the last VolumeAttachment wakes it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from volplane.api.core import PersistentVolume, SecretReference
+from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER
 from volplane.api.storage import StorageClass, VolumeAttachment
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
-from volplane.loops.queue import Backoff
 from volplane.rules import binding
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.provisioner import parameters
 from volplane.sidecars.provisioner import plan as plans
@@ -48,7 +50,7 @@ def _volume_of(attachment: VolumeAttachment) -> list[str]:
 
 class ReclaimMemory:
     def __init__(self) -> None:
-        self.failed: set[str] = set()  # volumes whose last attempt failed: every change wakes them
+        self.failed: set[str] = set()  # volumes whose last deletion failed: every change wakes them
 
 
 class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
@@ -62,8 +64,8 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         settings: ProvisionerOptions,
         *,
         events: EventRecorder,
-        turns: NodeClaimRace | None = None,
-        changed: Callable[[str], None] = lambda storage_class: None,
+        node_race: NodeClaimRace | None = None,
+        on_capacity_change: Callable[[str], None] = lambda storage_class: None,
     ) -> None:
         super().__init__(
             client,
@@ -71,16 +73,19 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             workers=settings.worker_threads,
             backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
         )
-        self.driver, self.settings, self.changed = driver, settings, changed
-        self.facts = build_driver_info(
-            driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
+        self.driver, self.settings, self.on_capacity_change = driver, settings, on_capacity_change
+        self.driver_info = build_driver_info(
+            driver,
+            settings,
+            node_race.node if node_race else "",
+            dict(node_race.segments) if node_race else None,
         )
 
     def setup(self) -> None:
         self.memory = ReclaimMemory()
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
         self.classes = self.watch(StorageClass)
-        if self.facts.attaches:
+        if self.driver_info.attaches:
             self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
             self.by_volume = self.attachments.index("volume", _volume_of)
 
@@ -89,7 +94,7 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
             return
         if old is not new and plans.relevant_volume_fields(old) == plans.relevant_volume_fields(new):
             return
-        if new.name in self.memory.failed or any(True for _ in plans.plan_reclaim(new, (), self.facts)):
+        if new.name in self.memory.failed or any(True for _ in plans.plan_reclaim(new, (), self.driver_info)):
             yield new.name
 
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
@@ -99,10 +104,10 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         volume = self.volumes.get(key)
         if volume is None:
             return None
-        return ReclaimView(volume, self.by_volume[key] if self.facts.attaches else [])
+        return ReclaimView(volume, self.by_volume[key] if self.driver_info.attaches else [])
 
-    def plan(self, view: ReclaimView) -> Iterator[ReclaimStep]:
-        return plans.plan_reclaim(view.volume, view.attachments, self.facts)
+    def plan(self, view: ReclaimView) -> Iterator[ReclaimStep | Wait]:
+        return plans.plan_reclaim(view.volume, view.attachments, self.driver_info)
 
     def update_memory(
         self, key: str, view: ReclaimView | None, steps: Sequence[ReclaimStep | CommonStep]
@@ -118,8 +123,8 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
                 await self._set_finalizer(volume, present=False)
             case DeleteVolume():
                 await self._delete(volume, step)
-            case RefuseDeletion(why):
-                self._refuse(volume, why)
+            case RefuseDeletion(message):
+                self._record_failure(volume, message)
             case _:
                 assert_never(step)
 
@@ -127,16 +132,17 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         request = v1.DeleteVolumeRequest(
             volume_id=step.handle, secrets=await self._read_secrets(self._secret_reference(volume, step))
         )
-        storage_class, begun = binding.volume_class(volume), clock.now()
+        storage_class, started = binding.volume_class(volume), clock.now()
         try:
             await self.driver.call(
                 "DeleteVolume", request, timeout=self.settings.timeout, subject=f"pv/{volume.name}"
             )
         except CallError as error:
             provision_metrics.count_delete_failure(storage_class)
-            self._refuse(volume, str(error))
-        provision_metrics.count_deleted(storage_class, clock.now() - begun)
-        self.changed(storage_class)
+            self._record_failure(volume, str(error))
+            raise RetryableError(str(error)) from error
+        provision_metrics.count_deleted(storage_class, clock.now() - started)
+        self.on_capacity_change(storage_class)
         log.info("Volume deleted", extra={"PV": volume.name, "volumeHandle": step.handle})
         with trace.span(COMPONENT, "delete volume object", f"pv/{volume.name}"):
             await self.client.delete(PersistentVolume, volume.name, uid=volume.uid, missing_ok=True)
@@ -154,25 +160,24 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
                 parameters.PROVISIONER, storage_class.parameters, volume.name, None
             )
         except (parameters.BadParameters, parameters.InvalidTemplate) as error:
-            log.warning("no secret to delete volume %s with: %s", volume.name, error)
+            log.warning("cannot find the secret for deleting volume %s: %s", volume.name, error)
             return None
 
     async def _read_secrets(self, reference: SecretReference | None) -> dict[str, str]:
-        """A secret that was deleted must not keep the disk for ever: the driver may do without."""
+        """Read the secret, if it exists: the driver may be able to delete the volume without it."""
         try:
             return await read_secrets(self.client, reference)
         except RetryableError as error:
-            log.warning("deleting without a secret: %s", error)
+            log.warning("deleting the volume without its secret: %s", error)
             return {}
 
     async def _set_finalizer(self, volume: PersistentVolume, *, present: bool) -> None:
-        names = [binding.EXTERNAL_FINALIZER]
+        names = [EXTERNAL_PROVISIONER_FINALIZER]
         patch = {"finalizers": names} if present else {"$deleteFromPrimitiveList/finalizers": names}
         await self.client.patch(
             PersistentVolume, volume.name, strategic={"metadata": patch}, uid=volume.uid, missing_ok=True
         )
 
-    def _refuse(self, volume: PersistentVolume, why: str) -> None:
-        self.events.warning(volume, "VolumeFailedDelete", why)
+    def _record_failure(self, volume: PersistentVolume, message: str) -> None:
+        self.events.warning(volume, "VolumeFailedDelete", message)
         self.memory.failed.add(volume.name)
-        raise RetryableError(why)

@@ -1,1 +1,1 @@
-"""Claims that ask for more: their volumes grow."""
+"""Expands the volumes of claims that request more storage."""

@@ -1,8 +1,8 @@
 """Expands the volumes of claims that request more storage.
 
-The target size is written to the claim, the driver is called, then volume and claim are updated: the volume
-before the claim, because the node compares the two. Pods are watched only once a driver has refused to expand
-a volume in use; most drivers never do, and a cluster has many pods.
+The target size is written to the claim, the driver is called, then the volume and the claim are updated: the
+volume first, because the node compares the two. Pods are watched only once a driver has refused to expand a
+volume in use: most drivers never do, and a cluster has many pods.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, assert_never
 
 from msgspec import Struct, structs
 
+from volplane.api.annotations import NODE_EXPANSION_NOT_REQUIRED_ANNOTATION, PRE_RESIZE_CAPACITY_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.base import clock, trace
 from volplane.client.cache import CacheIndex
@@ -24,6 +25,7 @@ from volplane.loops.events import EventRecorder
 from volplane.rules import binding, pods, resizing, sizes
 from volplane.rules.resizing import ResizeState
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import WaitReason
 from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.resizer.expand import plan as plans
 from volplane.sidecars.resizer.expand.plan import (
@@ -49,8 +51,8 @@ class ExpansionView(Struct, frozen=True):
 class ExpansionMemory(ResizeMemory):
     def __init__(self) -> None:
         super().__init__()
-        self.offline: set[str] = set()  # claims whose volume the driver did not expand while it was in use
-        self.users: CacheIndex[Pod] | None = None  # watched once a driver has refused that
+        self.offline: set[str] = set()  # claims whose volume the driver refused to expand while in use
+        self.users: CacheIndex[Pod] | None = None  # watched since the first such refusal
 
     def forget(self, claim: PersistentVolumeClaim) -> None:
         super().forget(claim)
@@ -64,7 +66,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         self, client: Client, driver: DriverClient, settings: ResizerOptions, *, events: EventRecorder
     ) -> None:
         super().__init__(client, driver, settings, events=events)
-        self.facts = plans.ResizerDriverInfo(
+        self.driver_info = plans.ResizerDriverInfo(
             driver.name,
             has_controller_expand="EXPAND_VOLUME" in driver.controller,
             annotates_capacity=settings.is_feature_enabled("AnnotateFsResize", default=False),
@@ -80,13 +82,14 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        if new is None or (not self._is_relevant(new) and (old is None or not self._is_relevant(old))):
+        claim = new or old
+        if claim is None or not any(c is not None and self._is_relevant(c) for c in (old, new)):
             return
         if old is new or plans.relevant_fields(old) != plans.relevant_fields(new):
-            yield new.key
+            yield claim.key
 
     def _is_relevant(self, claim: PersistentVolumeClaim) -> bool:
-        return plans.needs_expansion(claim) or self.facts.annotates_capacity
+        return plans.needs_expansion(claim) or self.driver_info.annotates_capacity
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if new is None or new.spec.claim_ref is None:
@@ -110,7 +113,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         if claim is None:
             return None
         memory, uid = self.memory, claim.uid
-        last = LastExpansion(uid in memory.settled, uid in memory.offline, memory.retry_in(claim))
+        last = LastExpansion(uid in memory.final_errors, uid in memory.offline, memory.retry_in(claim))
         in_use = self._is_used(key) if uid in memory.offline else False
         return ExpansionView(claim, self.volumes.get(claim.spec.volume_name), last, in_use)
 
@@ -119,7 +122,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         return any(not pods.has_released_volumes(pod) for pod in users[key]) if users is not None else None
 
     def plan(self, view: ExpansionView) -> Iterator[plans.Step | CommonStep]:
-        return plans.plan(view.claim, view.volume, self.facts, view.last, in_use=view.in_use)
+        return plans.plan(view.claim, view.volume, self.driver_info, view.last, in_use=view.in_use)
 
     # --- doing it
 
@@ -140,7 +143,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
                 await self._expand(view.claim, volume, size)
             case RemovePreResizeCapacity():
                 assert volume is not None
-                annotations = {binding.PRE_RESIZE_CAPACITY: None}
+                annotations = {PRE_RESIZE_CAPACITY_ANNOTATION: None}
                 await self.patch_volume(volume, {"metadata": {"annotations": annotations}})
             case _:
                 assert_never(step)
@@ -161,10 +164,14 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             reached, node_needed = await self._call_driver(volume, size)
         except (CallError, RetryableError, convert.UnsupportedModes) as error:
             return await self._handle_failure(claim, volume, error)
-        self.memory.settled.discard(claim.uid)
+        self.memory.final_errors.discard(claim.uid)
         self.memory.retry_soon(claim)
-        # A driver answers in bytes; without a driver's answer the size stays as the user wrote it.
-        text = sizes.format_size(reached) if self.facts.has_controller_expand else _size_text(claim, reached)
+        # A driver returns bytes; without ControllerExpandVolume the size stays as the user wrote it.
+        text = (
+            sizes.format_size(reached)
+            if self.driver_info.has_controller_expand
+            else _size_text(claim, reached)
+        )
         await self._set_volume_capacity(claim, volume, text, node_needed=node_needed)
         if node_needed:
             await self._require_node_expansion(claim)
@@ -172,8 +179,8 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             await self._finish(claim, text)
 
     async def _call_driver(self, volume: PersistentVolume, size: int) -> tuple[int, bool]:
-        """The size that the driver reached, and whether the node has to expand the file system."""
-        if not self.facts.has_controller_expand:
+        """The size after the call, and whether the node has to expand the file system."""
+        if not self.driver_info.has_controller_expand:
             return size, True
         source = volume.spec.csi
         if source is None:
@@ -196,23 +203,23 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
     async def _handle_failure(
         self, claim: PersistentVolumeClaim, volume: PersistentVolume, error: Exception
     ) -> None:
-        """What a failed call means for the claim."""
+        """Report a failed call, and retry it or not."""
         why = f'resize volume "{volume.name}" by resizer "{self.driver.name}" failed: {error}'
         if is_refused_in_use(error) and self.settings.handle_volume_inuse_error:
             self.memory.offline.add(claim.uid)
         infeasible = is_infeasible(error)
         if classify(error).is_final:
-            self.memory.settled.add(claim.uid)
+            self.memory.final_errors.add(claim.uid)
             await self._mark_failed(claim, error, infeasible=infeasible)
         else:
-            self.memory.settled.discard(claim.uid)
+            self.memory.final_errors.discard(claim.uid)
         self.events.warning(claim, "VolumeResizeFailed", why)
         if not infeasible:
             self.memory.retry_soon(claim)
             raise RetryableError(why) from error
-        self.retry_slowly(claim, why)
+        self.retry_slowly(claim, WaitReason.RESIZE_INFEASIBLE, why)
 
-    # --- what is written
+    # --- writing
 
     async def _begin(self, claim: PersistentVolumeClaim, size: int, *, fresh: bool) -> PersistentVolumeClaim:
         drop = resizing.CONDITIONS if fresh else ()
@@ -229,15 +236,15 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         self, claim: PersistentVolumeClaim, volume: PersistentVolume, text: str, *, node_needed: bool
     ) -> None:
         patch: dict[str, Any] = {"spec": {"capacity": {"storage": text}}}
-        if self.facts.annotates_capacity and node_needed:
+        if self.driver_info.annotates_capacity and node_needed:
             before = claim.status.capacity.get("storage", "0")
-            if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
-                patch["metadata"] = {"annotations": {binding.PRE_RESIZE_CAPACITY: before}}
+            if PRE_RESIZE_CAPACITY_ANNOTATION not in volume.metadata.annotations:
+                patch["metadata"] = {"annotations": {PRE_RESIZE_CAPACITY_ANNOTATION: before}}
         with trace.span(COMPONENT, "volume grown", f"pv/{volume.name}", size=text):
             await self.patch_volume(volume, patch)
 
     async def _require_node_expansion(self, claim: PersistentVolumeClaim) -> None:
-        """The node has to expand the file system."""
+        """Leave the expansion of the file system to the node."""
         pending = _condition(resizing.FILE_SYSTEM_PENDING, resizing.WAITING)
         status = {
             "conditions": resizing.conditions(claim, [pending]),
@@ -253,34 +260,34 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
             "conditions": resizing.conditions(claim, drop=resizing.CONDITIONS),
             "allocatedResourceStatuses": {"storage": None},
         }
-        notes = {"annotations": {resizing.NODE_NOT_REQUIRED: "true"}}
+        notes = {"annotations": {NODE_EXPANSION_NOT_REQUIRED_ANNOTATION: "true"}}
         with trace.span(COMPONENT, "resized", f"pvc/{claim.key}"):
             await self.patch_claim(claim, {"metadata": notes, "status": status})
         self.events.normal(claim, "VolumeResizeSuccessful", "Resize volume succeeded")
 
     async def _mark_failed(self, claim: PersistentVolumeClaim, error: Exception, *, infeasible: bool) -> None:
-        told = _condition(resizing.CONTROLLER_ERROR, f"failed to expand pvc with {error}")
-        status: dict[str, Any] = {"conditions": resizing.conditions(claim, [told])}
+        condition = _condition(resizing.CONTROLLER_ERROR, f"failed to expand pvc with {error}")
+        status: dict[str, Any] = {"conditions": resizing.conditions(claim, [condition])}
         if infeasible:
             status["allocatedResourceStatuses"] = {"storage": ResizeState.CONTROLLER_INFEASIBLE}
         await self.patch_claim(claim, {"status": status})
 
 
 def _condition(type: str, message: str = "") -> dict[str, Any]:
-    told = {"type": type, "status": "True", "lastTransitionTime": clock.stamp(), "message": message}
-    return {key: value for key, value in told.items() if value}
+    condition = {"type": type, "status": "True", "lastTransitionTime": clock.stamp(), "message": message}
+    return {key: value for key, value in condition.items() if value}
 
 
 def _status_patch(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status patch that also removes the annotation of an earlier expansion that needed no node."""
+    """A patch of the status that also removes the annotation of an earlier expansion without a node."""
     patch: dict[str, Any] = {"status": status} if status else {}
-    if resizing.NODE_NOT_REQUIRED in claim.metadata.annotations:
-        patch["metadata"] = {"annotations": {resizing.NODE_NOT_REQUIRED: None}}
+    if NODE_EXPANSION_NOT_REQUIRED_ANNOTATION in claim.metadata.annotations:
+        patch["metadata"] = {"annotations": {NODE_EXPANSION_NOT_REQUIRED_ANNOTATION: None}}
     return patch
 
 
 def _size_text(claim: PersistentVolumeClaim, size: int) -> str:
-    """A size as the user wrote it, where it is the one they asked for."""
+    """A size, as the user wrote it if it is the requested one."""
     return (
         claim.spec.resources.requests["storage"]
         if size == sizes.requested_size(claim)

@@ -1,9 +1,9 @@
-"""What a claim that asks for more needs next of its driver.
+"""What a claim that requests more storage needs next from its driver.
 
-The size to work towards is written on the claim before the driver is asked, because an answer may never
-come: then that size, and no other, is asked for until it is known what became of it. Only after a final
-error may the claim's present request take its place. That an error was final is known in this process alone;
-after a restart an expansion in progress counts as one whose outcome is open.
+The target size is written to the claim before the driver is called, because the outcome may stay unknown:
+then the same size is requested until it is known. Only after a final error is the claim's present request
+used. Only this process knows that an error was final; after a restart the outcome of an expansion in progress
+counts as unknown.
 """
 
 from __future__ import annotations
@@ -12,33 +12,35 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from volplane.api.annotations import PRE_RESIZE_CAPACITY_ANNOTATION, STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.rules import binding, classes, resizing, sizes
+from volplane.rules import classes, resizing, sizes
 from volplane.rules.resizing import ResizeState
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.rules.steps import CommonStep, normal, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class ResizerDriverInfo(Struct, frozen=True):
     """What the plan must know of the driver."""
 
     name: str
-    has_controller_expand: bool = True  # ControllerExpandVolume; without it the node alone does the work
+    has_controller_expand: bool = True  # without it the node alone expands the volume
     annotates_capacity: bool = False  # gate AnnotateFsResize
 
 
 class LastExpansion(Struct, frozen=True):
     """What this process remembers of the claim's last attempt."""
 
-    is_final: bool = False  # it failed for good, and nothing of it goes on
-    refused_in_use: bool = False  # the driver expands only volumes that nobody uses
-    retry_after: float = 0.0  # seconds before the next attempt, after the driver said that it cannot be done
+    is_final: bool = False  # it ended with a final error
+    refused_in_use: bool = False  # the driver expands only volumes that are not in use
+    retry_after: float = 0.0  # seconds before the next attempt after an infeasible error
 
 
 class RecordTargetSize(Struct, frozen=True):
-    """Write down what is about to be asked for."""
+    """Write the target size to the claim."""
 
     size: int
-    is_new_size: bool  # another size than before: what was said of that one goes
+    is_new_size: bool  # another size than before: conditions of the old one are removed
 
 
 class ControllerExpand(Struct, frozen=True):
@@ -46,7 +48,7 @@ class ControllerExpand(Struct, frozen=True):
 
 
 class RemovePreResizeCapacity(Struct, frozen=True):
-    """The node has finished: the note of the size before it goes."""
+    """The node has finished: remove the annotation with the capacity before the expansion."""
 
 
 class WatchPodsOfVolume(Struct, frozen=True):
@@ -68,7 +70,7 @@ def plan(
         return
     if volume is None:
         if needs_expansion(claim):
-            yield Wait(UNTIL_CHANGED, f'PV "{claim.spec.volume_name}" bound to pvc "{claim.key}" not found')
+            yield Wait(WaitReason.VOLUME_NOT_FOUND, WaitData(volume=claim.spec.volume_name))
         return
     if driver.annotates_capacity and _is_complete(claim, volume):
         yield RemovePreResizeCapacity()
@@ -86,14 +88,12 @@ def _expand(
 ) -> Iterator[Step | CommonStep]:
     size = target_size(claim, volume, driver, last)
     if size is None:
+        yield Wait(WaitReason.NODE_RESIZE)
         return
+    data = WaitData(driver=driver.name)
     fresh = resizing.allocated_size(claim) != size
     if not fresh and last.retry_after > 0:
-        why = (
-            f"skipping volume expansion for pvc {claim.key}, because expansion previously failed with "
-            "infeasible error"
-        )
-        yield Wait(last.retry_after, why)
+        yield Wait(WaitReason.RESIZE_INFEASIBLE, data, last.retry_after)
         return
     if last.refused_in_use and in_use is None:
         yield WatchPodsOfVolume()
@@ -105,33 +105,36 @@ def _expand(
             "and volume is currently in-use"
         )
         yield warning("VolumeResizeFailed", why)
-        yield Wait(UNTIL_CHANGED, why)
+        yield Wait(WaitReason.RESIZE_IN_USE, data)
         return
     yield normal("Resizing", f"External resizer is resizing volume {volume.name}")
     yield ControllerExpand(size)
 
 
 def needs_expansion(claim: PersistentVolumeClaim) -> bool:
-    """Bound, and asks for more than its user sees."""
+    """The claim is bound, and requests more than its capacity."""
     return claim.status.phase == "Bound" and sizes.requested_size(claim) > resizing.actual_size(claim)
 
 
 def is_ours(claim: PersistentVolumeClaim, volume: PersistentVolume, driver: str) -> bool:
-    """The volume is the driver's, by its source or because the driver stands in for an in-tree plugin, and
-    belongs to this very claim.
+    """The volume is bound to this claim, and is handled by the driver: by its source, or because the driver
+    replaces an in-tree plugin.
     """
     ref = volume.spec.claim_ref
     if ref is None or ref.namespace != claim.namespace or ref.uid != claim.uid:
         return False
     if volume.spec.csi is not None:
         return volume.spec.csi.driver == driver
-    return driver in classes.MIGRATION_DRIVERS and claim.metadata.annotations.get(resizing.RESIZER) == driver
+    return (
+        driver in classes.MIGRATION_DRIVERS
+        and claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION) == driver
+    )
 
 
 def target_size(
     claim: PersistentVolumeClaim, volume: PersistentVolume, driver: ResizerDriverInfo, last: LastExpansion
 ) -> int | None:
-    """The size to ask for; None while it is the node's turn."""
+    """The size to request; None while the node expands the file system."""
     requested, state, allocated = (
         sizes.requested_size(claim),
         resizing.state(claim),
@@ -140,12 +143,12 @@ def target_size(
     noted = requested if allocated is None else allocated
     if sizes.capacity(volume) < requested:
         match state:
-            # The node works towards the noted size, or was told that it cannot: that is settled first.
+            # The node expands to the recorded size, or has failed to: finish that first.
             case ResizeState.NODE_PENDING | ResizeState.NODE_IN_PROGRESS:
                 return None if sizes.capacity(volume) >= noted else noted
             case ResizeState.NODE_INFEASIBLE:
                 return noted
-            # Open, unless we saw it fail for good: an open one is finished before another begins.
+            # Its outcome is unknown, unless we saw a final error: finish it before a new one.
             case ResizeState.CONTROLLER_IN_PROGRESS:
                 return requested if last.is_final else noted
             case _:
@@ -153,26 +156,26 @@ def target_size(
     match state:
         case ResizeState.NODE_PENDING | ResizeState.NODE_IN_PROGRESS:
             return None
-        # The volume has grown and the node cannot follow: asking again makes it safe for the node to retry.
+        # The volume has grown and the node failed: calling the driver again lets the node retry safely.
         case ResizeState.NODE_INFEASIBLE:
             return noted if driver.has_controller_expand else requested
-        # The volume has grown, and that is all we know: the claim was not told, or was made smaller since.
+        # The volume has grown, and the claim was not updated, or requests less by now.
         case ResizeState.CONTROLLER_IN_PROGRESS | ResizeState.CONTROLLER_INFEASIBLE:
             return noted
         case _:
             if allocated is None and resizing.has_condition(claim, resizing.FILE_SYSTEM_PENDING):
-                return None  # an older resizer has handed it to the node
+                return None  # an older resizer has left it to the node
             return noted
 
 
 def _is_complete(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
-    if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
+    if PRE_RESIZE_CAPACITY_ANNOTATION not in volume.metadata.annotations:
         return False
     return resizing.actual_size(claim) >= sizes.capacity(volume)
 
 
 def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
-    """The fields whose change matters. Our own writes must not cut a pause short."""
+    """The fields whose change wakes the claim. Our own writes must not cut a wait short."""
     if claim is None:
         return None
     state = resizing.state(claim)
@@ -182,6 +185,6 @@ def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
         claim.spec.volume_name,
         sizes.requested_size(claim),
         resizing.actual_size(claim),
-        claim.metadata.annotations.get(resizing.RESIZER),
+        claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION),
         state if state.startswith("Node") else "",
     )

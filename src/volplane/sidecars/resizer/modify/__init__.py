@@ -1,1 +1,1 @@
-"""Claims that name another VolumeAttributesClass: their volumes are changed."""
+"""Modifies the volumes of claims that name another VolumeAttributesClass."""

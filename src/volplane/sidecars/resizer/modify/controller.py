@@ -1,7 +1,7 @@
 """Modifies the volumes of claims that name another VolumeAttributesClass.
 
-The target is written to the claim, the driver is called, then volume and claim are updated. Upstream notices
-a class that was missing only when the claim changes; here a new class wakes its claims.
+The target class is written to the claim, the driver is called, then the volume and the claim are updated. A
+new class wakes the claims that wait for it; upstream notices it only when the claim changes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from volplane.csi.outcome import CallError, Code, classify
 from volplane.loops.controller import Continue, Outcome, RetryableError
 from volplane.rules import binding, resizing
 from volplane.rules.steps import CommonStep
+from volplane.rules.waits import WaitReason
 from volplane.sidecars import read_secrets
 from volplane.sidecars.resizer.modify import plan as plans
 from volplane.sidecars.resizer.modify.plan import (
@@ -81,7 +82,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         if claim is None:
             return None
         slow = self.memory.retry_in(claim) if plans.is_same_target(claim) else 0.0
-        last = LastModification(claim.uid in self.memory.settled, slow)
+        last = LastModification(claim.uid in self.memory.final_errors, slow)
         return ModificationView(claim, self.volumes.get(claim.spec.volume_name), last)
 
     def plan(self, view: ModificationView) -> Iterator[plans.Step | CommonStep]:
@@ -91,7 +92,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         self, key: str, view: ModificationView | None, steps: Sequence[plans.Step | CommonStep]
     ) -> None:
         if view is not None and not view.last.retry_after:
-            self.memory.retry_soon(view.claim)  # another class may be feasible
+            self.memory.retry_soon(view.claim)  # the driver may accept another class
 
     # --- doing it
 
@@ -120,7 +121,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         conditions = [_condition(MODIFYING, f'Modifying volume to "{target}" is in progress.')]
         status = {"status": ModifyVolumeState.IN_PROGRESS, "targetVolumeAttributesClassName": target}
         claim = await self._mark(claim, status, conditions)
-        self.memory.settled.discard(claim.uid)  # from here on it is open
+        self.memory.final_errors.discard(claim.uid)  # from now on its outcome is unknown
         return claim
 
     async def _mark(
@@ -151,7 +152,7 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         await self._complete(claim, volume, target.name)
 
     async def _complete(self, claim: PersistentVolumeClaim, volume: PersistentVolume, target: str) -> None:
-        self.memory.settled.discard(claim.uid)
+        self.memory.final_errors.discard(claim.uid)
         self.memory.retry_soon(claim)
         with trace.span(COMPONENT, "modified", f"pvc/{claim.key}", target=target):
             await self.patch_volume(volume, {"spec": {"volumeAttributesClassName": target}})
@@ -166,15 +167,15 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
             "VolumeModifySuccessful",
             f"external resizer modified volume {claim.name} with vac {target} successfully",
         )
-        self.queue.add(claim.key)  # the claim may have named another class meanwhile
+        self.queue.add(claim.key)  # the claim may name another class by now
 
     async def _handle_failure(self, claim: PersistentVolumeClaim, target: str, error: CallError) -> None:
         why, progress = str(error), f'Modifying volume to "{target}" failed. Waiting for retry.'
         infeasible = error.code is Code.INVALID_ARGUMENT
         if classify(error).is_final:
-            self.memory.settled.add(claim.uid)
+            self.memory.final_errors.add(claim.uid)
         else:
-            self.memory.settled.discard(claim.uid)
+            self.memory.final_errors.discard(claim.uid)
             progress = f'Modifying volume to "{target}" is still in progress.'
             why += f". Still modifying to VAC {target}"
         conditions = [
@@ -187,9 +188,9 @@ class VolumeModifier(ResizeRpcController[ModificationView, plans.Step]):
         self.events.warning(claim, "VolumeModifyFailed", why)
         if not infeasible:
             raise RetryableError(why) from error
-        self.retry_slowly(claim, why)
+        self.retry_slowly(claim, WaitReason.MODIFY_INFEASIBLE, why)
 
 
 def _condition(type: str, message: str, reason: str = "") -> dict[str, Any]:
-    told = {"type": type, "status": "True", "lastProbeTime": clock.stamp(), "message": message}
-    return {**told, "reason": reason} if reason else told
+    condition = {"type": type, "status": "True", "lastProbeTime": clock.stamp(), "message": message}
+    return {**condition, "reason": reason} if reason else condition

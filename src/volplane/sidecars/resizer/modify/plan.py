@@ -1,8 +1,8 @@
-"""What a claim that names another VolumeAttributesClass needs next of its driver.
+"""What a claim that names another VolumeAttributesClass needs next from its driver.
 
-The class that the volume is on its way to is written down before the driver is asked, and stays the target
-until the driver has given a definite answer, whatever the claim names by then. That an answer was definite is
-known in this process alone; after a restart everything in progress counts as open.
+The target class is written to the claim before the driver is called, and stays the target until the outcome
+of the call is known, whatever class the claim names by then. Only this process knows that an error was final;
+after a restart the outcome of everything in progress counts as unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, SecretReference
 from volplane.api.storage import VolumeAttributesClass
-from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
+from volplane.rules.steps import CommonStep, normal, warning
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 MODIFYING = "ModifyingVolume"
 MODIFY_ERROR = "ModifyVolumeError"
@@ -31,16 +32,16 @@ class ModifyVolumeState(StrEnum):
 class LastModification(Struct, frozen=True):
     """What this process remembers of the claim's last attempt."""
 
-    is_final: bool = False  # it failed for good, and nothing of it goes on
-    retry_after: float = 0.0  # seconds before the next attempt, after the driver said that it cannot be done
+    is_final: bool = False  # it ended with a final error
+    retry_after: float = 0.0  # seconds before the next attempt after an infeasible error
 
 
 class MarkModifyPending(Struct, frozen=True):
-    """There is no such class yet."""
+    """Set the status Pending: the class does not exist yet."""
 
 
 class RecordTargetClass(Struct, frozen=True):
-    """Write down the class that is about to be asked for."""
+    """Write the target class to the claim."""
 
     target: str
 
@@ -50,7 +51,7 @@ class ModifyVolume(Struct, frozen=True):
 
 
 class CancelModification(Struct, frozen=True):
-    """Nothing is asked for any more."""
+    """Remove the condition: the claim names no class any more."""
 
 
 Step = MarkModifyPending | RecordTargetClass | ModifyVolume | CancelModification
@@ -68,11 +69,7 @@ def plan(
     wanted = claim.spec.volume_attributes_class_name or ""
     status = claim.status.modify_volume_status
     if last.retry_after > 0 and status is not None and status.target_volume_attributes_class_name == wanted:
-        why = (
-            f"skipping volume modification for pvc {claim.key}, because modification previously failed with "
-            "infeasible error"
-        )
-        yield Wait(last.retry_after, why)
+        yield Wait(WaitReason.MODIFY_INFEASIBLE, WaitData(driver=driver), last.retry_after)
         return
     under_way = status is not None and status.status == ModifyVolumeState.IN_PROGRESS
     if not wanted and not under_way:
@@ -84,7 +81,7 @@ def plan(
 
 
 def needs_modification(claim: PersistentVolumeClaim) -> bool:
-    """Bound, and its class is another than it has, or on its way."""
+    """The claim is bound, and names another class than it has, or is being modified."""
     if claim.status.phase != "Bound":
         return False
     wanted = claim.spec.volume_attributes_class_name or ""
@@ -93,14 +90,14 @@ def needs_modification(claim: PersistentVolumeClaim) -> bool:
 
 
 def is_same_target(claim: PersistentVolumeClaim) -> bool:
-    """The class that was tried last is the one that the claim names."""
+    """The claim names the class that was tried last."""
     status = claim.status.modify_volume_status
     wanted = claim.spec.volume_attributes_class_name
     return status is not None and status.target_volume_attributes_class_name == wanted
 
 
 def _cancel(claim: PersistentVolumeClaim) -> Iterator[Step | CommonStep]:
-    # What was reached stays as it is: only the last result is recorded, not what came before.
+    # The volume keeps the class it has: only the last result is recorded, no history.
     if any(c.type == MODIFYING for c in claim.status.conditions):
         yield normal("VolumeModifyCanceled", "Cancelled modify.")
         yield CancelModification()
@@ -112,7 +109,7 @@ def _resume_modification(
     found = classes(target)
     if found is None:
         yield warning("VolumeModifyFailed", _missing_class_message(target))
-        yield Wait(UNTIL_CHANGED, _missing_class_message(target))
+        yield Wait(WaitReason.ATTRIBUTES_CLASS_NOT_FOUND, WaitData(class_name=target))
     else:
         yield ModifyVolume(found)
 
@@ -126,7 +123,7 @@ def _start_modification(
         if status is None or status.status != ModifyVolumeState.PENDING:
             yield warning("VolumeModifyFailed", _missing_class_message(wanted))
             yield MarkModifyPending()
-        yield Wait(UNTIL_CHANGED, _missing_class_message(wanted))
+        yield Wait(WaitReason.ATTRIBUTES_CLASS_NOT_FOUND, WaitData(class_name=wanted))
         return
     yield RecordTargetClass(wanted)
     yield normal("VolumeModify", f"external resizer is modifying volume {claim.name} with vac {wanted}")
@@ -142,7 +139,7 @@ def is_ours(volume: PersistentVolume | None, driver: str) -> bool:
 
 
 def secret_reference(volume: PersistentVolume) -> SecretReference | None:
-    """The one that was noted for modifications, else the one for expansions."""
+    """The annotated secret for modifications, otherwise the one for expansions."""
     notes = volume.metadata.annotations
     name, namespace = notes.get(SECRET_NAME), notes.get(SECRET_NAMESPACE)
     if name and namespace:
@@ -162,7 +159,7 @@ def mutable_parameters(
 
 
 def attributes_classes(claim: PersistentVolumeClaim) -> list[str]:
-    """The classes that the claim waits for or is on its way to; an index function."""
+    """The classes that the claim names or is being modified to; an index function."""
     status = claim.status.modify_volume_status
     names = {claim.spec.volume_attributes_class_name or ""}
     names.add(status.target_volume_attributes_class_name if status is not None else "")
@@ -170,7 +167,7 @@ def attributes_classes(claim: PersistentVolumeClaim) -> list[str]:
 
 
 def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
-    """The fields whose change matters. Our own writes must not cut a pause short."""
+    """The fields whose change wakes the claim. Our own writes must not cut a wait short."""
     if claim is None:
         return None
     return claim.uid, claim.status.phase, claim.spec.volume_name, claim.spec.volume_attributes_class_name

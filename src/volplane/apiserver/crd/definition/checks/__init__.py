@@ -1,1 +1,1 @@
-"""What a definition must be like: its spec, its schemas, its rules."""
+"""Validation of a definition: its spec, its schemas, its rules."""

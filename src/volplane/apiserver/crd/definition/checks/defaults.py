@@ -1,7 +1,8 @@
-"""Defaults must be values that the schema itself would take."""
+"""Validate defaults: each must be valid under its own schema."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -14,20 +15,18 @@ from volplane.apiserver.crd.schema.values import validate as validate_value
 from volplane.apiserver.decode import Undecodable
 
 
-def validate(schema: Schema, path: str, *, root: bool = True, meta: bool = False) -> list[Cause]:
-    """`root`: a resource stands here; `meta`: inside of its metadata, which has rules of its own."""
-    wrong = []
+def validate(schema: Schema, path: str, *, root: bool = True, meta: bool = False) -> Iterator[Cause]:
+    """`root`: the schema of a resource; `meta`: inside its metadata, which is validated elsewhere."""
     default = schema.get("default")
     if default is not None and not meta:
-        wrong += _default(default, schema, f"{path}.default")
+        yield from _default(default, schema, f"{path}.default")
     item = items_of(schema)
     if item is not None:
-        wrong += validate(item, f"{path}.items", root=bool(item.get(EMBEDDED)), meta=meta)
+        yield from validate(item, f"{path}.items", root=bool(item.get(EMBEDDED)), meta=meta)
     for name, inner in schema.get("properties", {}).items():
         below = meta or ((root or bool(schema.get(EMBEDDED))) and name in TYPE_META)
         here = f"{path}.properties[{name}]"
-        wrong += validate(inner, here, root=bool(inner.get(EMBEDDED)), meta=below)
-    return wrong
+        yield from validate(inner, here, root=bool(inner.get(EMBEDDED)), meta=below)
 
 
 def _default(default: Any, schema: Schema, path: str) -> list[Cause]:
@@ -49,7 +48,7 @@ def _rule_causes(default: Any, schema: Schema, path: str, resource: bool) -> lis
     try:
         node = compile_rules(schema, resource=resource)
     except InvalidRule:
-        return []  # told where the rule stands
+        return []  # reported with the rule
     found = RuleCheck().run(node, default, default) or RuleCheck().run(node, default)
     return [_with_path(Cause(c.reason, c.message, _below(path, c.field)), path) for c in found]
 

@@ -1,8 +1,8 @@
-"""The parts of OpenAPI that a schema may use, and what belongs together; then its rules are compiled."""
+"""Validate which parts of OpenAPI a schema uses and how it combines them; then compile its rules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct, structs
@@ -29,95 +29,97 @@ _UNSUPPORTED = ("id", "additionalItems", "patternProperties", "definitions", "de
 
 
 class SchemaPosition(Struct, frozen=True):
-    """Where in a definition a schema stands, and what that means for it."""
+    """The position of a schema in a definition, and what follows from it."""
 
     path: str
     root: bool = False
-    rules: bool = True  # they are looked at: the schemas around are sound
-    meta: bool = False  # inside of a resource's own metadata
-    no_default: str = ""  # why there may be none here
-    apart: str = ""  # the list above whose items have no old value to compare with
+    rules: bool = True  # compile rules: the surrounding schemas are valid
+    meta: bool = False  # inside a resource's own metadata
+    no_default: str = ""  # why a default is not allowed here
+    apart: str = ""  # path of the enclosing list whose items cannot be matched with their old values
 
     def at(self, step: str, **changes: Any) -> SchemaPosition:
         return structs.replace(self, path=f"{self.path}.{step}", root=False, **changes)
 
 
-def validate(schema: Schema, place: SchemaPosition) -> list[Cause]:
-    """Mistakes in schemas first, then in rules: those of a broken schema would only confuse."""
-    broken: list[Cause] = []
+def validate(schema: Schema, position: SchemaPosition) -> list[Cause]:
+    """Report errors in schemas first, then in rules; rules of an invalid schema are not compiled."""
+    schema_causes: list[Cause] = []
     rules: list[Cause] = []
-    _node(schema, place, broken, rules)
-    return broken + rules
+    _node(schema, position, schema_causes, rules)
+    return schema_causes + rules
 
 
-def _node(schema: Schema, place: SchemaPosition, broken: list[Cause], rules: list[Cause]) -> None:
-    before = len(broken)
-    broken += _limits(schema, place)
+def _node(schema: Schema, position: SchemaPosition, schema_causes: list[Cause], rules: list[Cause]) -> None:
+    before = len(schema_causes)
+    schema_causes += _limits(schema, position)
     if schema.get("uniqueItems"):
-        told = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        broken.append(forbidden(f"{place.path}.uniqueItems", told))
-    _below(schema, place, broken, rules)
-    broken += _preserve(schema, place.path)
-    broken += _map_type(schema, place.path)
-    broken += _list_type(schema, place.path)
-    broken += _rule_form(schema, place.path)
-    if len(broken) == before and place.rules:
-        rules += _rules(schema, place)
+        detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
+        schema_causes.append(forbidden(f"{position.path}.uniqueItems", detail))
+    _below(schema, position, schema_causes, rules)
+    schema_causes += _preserve(schema, position.path)
+    schema_causes += _map_type(schema, position.path)
+    schema_causes += _list_type(schema, position.path)
+    schema_causes += _rule_form(schema, position.path)
+    if len(schema_causes) == before and position.rules:
+        rules += _rules(schema, position)
 
 
-def _below(schema: Schema, place: SchemaPosition, broken: list[Cause], rules: list[Cause]) -> None:
+def _below(schema: Schema, position: SchemaPosition, schema_causes: list[Cause], rules: list[Cause]) -> None:
     others = schema.get("additionalProperties")
     properties = schema.get("properties", {})
     if others is not None:
         if properties and others is not True:
-            told = "additionalProperties and properties are mutual exclusive"
-            broken.append(forbidden(f"{place.path}.additionalProperties", told))
+            detail = "additionalProperties and properties are mutual exclusive"
+            schema_causes.append(forbidden(f"{position.path}.additionalProperties", detail))
         inner = additional_of(schema)
         if inner is not None:
             why = (
-                "inside additionalProperties applying to object metadata" if place.meta else place.no_default
+                "inside additionalProperties applying to object metadata"
+                if position.meta
+                else position.no_default
             )
-            _node(inner, place.at("additionalProperties", no_default=why), broken, rules)
+            _node(inner, position.at("additionalProperties", no_default=why), schema_causes, rules)
     for name, inner in properties.items():
-        _node(inner, _member(schema, place, name), broken, rules)
+        _node(inner, _member(schema, position, name), schema_causes, rules)
     if schema.get("not") is not None:
-        _node(schema["not"], place.at("not", rules=False), broken, rules)
+        _node(schema["not"], position.at("not", rules=False), schema_causes, rules)
     for key in ("allOf", "oneOf", "anyOf"):
         for at, inner in enumerate(schema.get(key, ())):
-            _node(inner, place.at(f"{key}[{at}]", rules=False), broken, rules)
+            _node(inner, position.at(f"{key}[{at}]", rules=False), schema_causes, rules)
     item = items_of(schema)
     if item is not None:
         by_key = schema.get(LIST_TYPE) == "map"
-        apart = place.apart or ("" if by_key else place.path)
-        _node(item, place.at("items", apart=apart), broken, rules)
+        apart = position.apart or ("" if by_key else position.path)
+        _node(item, position.at("items", apart=apart), schema_causes, rules)
 
 
-def _member(schema: Schema, place: SchemaPosition, name: str) -> SchemaPosition:
+def _member(schema: Schema, position: SchemaPosition, name: str) -> SchemaPosition:
     step = f"properties[{name}]"
-    if not (place.root or schema.get(EMBEDDED)) or name not in TYPE_META:
-        return place.at(step)
-    why = f"in top-level {name}" if place.root else place.no_default
-    return place.at(step, meta=True, no_default=why)
+    if not (position.root or schema.get(EMBEDDED)) or name not in TYPE_META:
+        return position.at(step)
+    why = f"in top-level {name}" if position.root else position.no_default
+    return position.at(step, meta=True, no_default=why)
 
 
-def _limits(schema: Schema, place: SchemaPosition) -> list[Cause]:
-    path, wrong = place.path, []
+def _limits(schema: Schema, position: SchemaPosition) -> list[Cause]:
+    path, causes = position.path, []
     type = schema.get("type", "")
     if type and type not in TYPES:
-        wrong.append(not_supported(f"{path}.type", type, TYPES))
-    if schema.get("default") is not None and place.no_default:
-        wrong.append(forbidden(f"{path}.default", f"must not be set {place.no_default}"))
-    wrong += [
+        causes.append(not_supported(f"{path}.type", type, TYPES))
+    if schema.get("default") is not None and position.no_default:
+        causes.append(forbidden(f"{path}.default", f"must not be set {position.no_default}"))
+    causes += [
         forbidden(f"{path}.{key}", f"{key} is not supported") for key in _UNSUPPORTED if schema.get(key)
     ]
     if type == "null":
-        told = "type cannot be set to null, use nullable as an alternative"
-        wrong.append(forbidden(f"{path}.type", told))
+        detail = "type cannot be set to null, use nullable as an alternative"
+        causes.append(forbidden(f"{path}.type", detail))
     if isinstance(schema.get("items"), list):
-        wrong.append(forbidden(f"{path}.items", "items must be a schema object and not an array"))
-    if place.meta and schema.get(EMBEDDED):
-        wrong.append(forbidden(f"{path}.{EMBEDDED}", "must not be used inside of resource meta"))
-    return wrong
+        causes.append(forbidden(f"{path}.items", "items must be a schema object and not an array"))
+    if position.meta and schema.get(EMBEDDED):
+        causes.append(forbidden(f"{path}.{EMBEDDED}", "must not be used inside of resource meta"))
+    return causes
 
 
 def _preserve(schema: Schema, path: str) -> list[Cause]:
@@ -129,18 +131,18 @@ def _map_type(schema: Schema, path: str) -> list[Cause]:
     given = schema.get(MAP_TYPE)
     if given is None:
         return []
-    wrong = _type_causes(schema, path, "object", MAP_TYPE)
+    causes = _type_causes(schema, path, "object", MAP_TYPE)
     if given not in ("atomic", "granular"):
-        wrong.append(not_supported(f"{path}.{MAP_TYPE}", given, ("atomic", "granular")))
-    return wrong
+        causes.append(not_supported(f"{path}.{MAP_TYPE}", given, ("atomic", "granular")))
+    return causes
 
 
 def _type_causes(schema: Schema, path: str, wanted: str, extension: str) -> list[Cause]:
     type, here = schema.get("type", ""), f"{path}.type"
-    told = f"must be {wanted} if {extension} is specified"
+    detail = f"must be {wanted} if {extension} is specified"
     if type == wanted:
         return []
-    return [invalid(here, type, told)] if type else [required_value(here, told)]
+    return [invalid(here, type, detail)] if type else [required_value(here, detail)]
 
 
 # Lists
@@ -148,147 +150,138 @@ def _type_causes(schema: Schema, path: str, wanted: str, extension: str) -> list
 
 def _list_type(schema: Schema, path: str) -> list[Cause]:
     kind, keys, item = schema.get(LIST_TYPE), schema.get(LIST_KEYS, ()), items_of(schema)
-    wrong = []
+    causes = []
     if kind is not None:
-        wrong += _type_causes(schema, path, "array", LIST_TYPE)
-        if kind == "set" and item is not None and not wrong:
-            wrong += _atomic_item(item, path)
+        causes += _type_causes(schema, path, "array", LIST_TYPE)
+        if kind == "set" and item is not None and not causes:
+            causes += _atomic_item(item, path)
         if kind not in ("atomic", "set", "map"):
-            wrong.append(not_supported(f"{path}.{LIST_TYPE}", kind, ("atomic", "set", "map")))
+            causes.append(not_supported(f"{path}.{LIST_TYPE}", kind, ("atomic", "set", "map")))
     if keys and kind != "map":
-        here, told = f"{path}.{LIST_TYPE}", f"must be map if {LIST_KEYS} is non-empty"
-        wrong.append(required_value(here, told) if kind is None else invalid(here, kind, told))
+        here, detail = f"{path}.{LIST_TYPE}", f"must be map if {LIST_KEYS} is non-empty"
+        causes.append(required_value(here, detail) if kind is None else invalid(here, kind, detail))
     if kind == "map":
-        wrong += _map_list(schema, keys, item, path)
+        causes += _map_list(schema, keys, item, path)
     if kind in ("set", "map") and item is not None:
-        wrong += _item_key_causes(kind, keys, item, path)
-    return wrong
+        causes += _item_key_causes(kind, keys, item, path)
+    return causes
 
 
 def _atomic_item(item: Schema, path: str) -> list[Cause]:
-    told = f"must be atomic as item of a list with {LIST_TYPE}=set"
+    detail = f"must be atomic as item of a list with {LIST_TYPE}=set"
     if item.get("type") == "array" and item.get(LIST_TYPE) not in (None, "atomic"):
-        return [invalid(f"{path}.items.{LIST_TYPE}", item.get(LIST_TYPE), told)]
+        return [invalid(f"{path}.items.{LIST_TYPE}", item.get(LIST_TYPE), detail)]
     if item.get("type") == "object" and item.get(MAP_TYPE) != "atomic":
-        return [invalid(f"{path}.items.{MAP_TYPE}", item.get(MAP_TYPE), told)]
+        return [invalid(f"{path}.items.{MAP_TYPE}", item.get(MAP_TYPE), detail)]
     return []
 
 
 def _map_list(schema: Schema, keys: Any, item: Schema | None, path: str) -> list[Cause]:
-    wrong = []
+    causes = []
     if not keys:
-        wrong.append(required_value(f"{path}.{LIST_KEYS}", f"must not be empty if {LIST_TYPE} is map"))
+        causes.append(required_value(f"{path}.{LIST_KEYS}", f"must not be empty if {LIST_TYPE} is map"))
     if item is None:
-        wrong.append(required_value(f"{path}.items", f"must have a schema if {LIST_TYPE} is map"))
-        return wrong
+        causes.append(required_value(f"{path}.items", f"must have a schema if {LIST_TYPE} is map"))
+        return causes
     if item.get("type") != "object":
-        told = f"must be object if parent array's {LIST_TYPE} is map"
-        return [*wrong, invalid(f"{path}.items.type", item.get("type", ""), told)]
+        detail = f"must be object if parent array's {LIST_TYPE} is map"
+        return [*causes, invalid(f"{path}.items.type", item.get("type", ""), detail)]
     for at, key in enumerate(keys):
         known = item.get("properties", {}).get(key)
         if known is None:
-            told = "entries must all be names of item properties"
-            wrong.append(invalid(f"{path}.{LIST_KEYS}", list(keys), told))
+            detail = "entries must all be names of item properties"
+            causes.append(invalid(f"{path}.{LIST_KEYS}", list(keys), detail))
         elif known.get("type") in ("array", "object"):
-            told = f"must be a scalar type if parent array's {LIST_TYPE} is map"
-            wrong.append(invalid(f"{path}.items.properties[{key}].type", item.get("type"), told))
+            detail = f"must be a scalar type if parent array's {LIST_TYPE} is map"
+            causes.append(invalid(f"{path}.items.properties[{key}].type", item.get("type"), detail))
         if key in keys[:at]:
-            wrong.append(invalid(f"{path}.{LIST_KEYS}", list(keys), "must not contain duplicate entries"))
-    return wrong
+            causes.append(invalid(f"{path}.{LIST_KEYS}", list(keys), "must not contain duplicate entries"))
+    return causes
 
 
-def _item_key_causes(kind: str, keys: Any, item: Schema, path: str) -> list[Cause]:
-    """What identifies an item is always there."""
-    wrong = []
+def _item_key_causes(kind: str, keys: Any, item: Schema, path: str) -> Iterator[Cause]:
+    """The key of a list item must always be present."""
     if item.get("nullable"):
-        told = f"cannot be nullable when {LIST_TYPE} is {kind}"
-        wrong.append(forbidden(f"{path}.items.nullable", told))
+        detail = f"cannot be nullable when {LIST_TYPE} is {kind}"
+        yield forbidden(f"{path}.items.nullable", detail)
     for key in keys if kind == "map" else ():
         known = item.get("properties", {}).get(key)
         if known is None:
             continue
-        here, told = f"{path}.items.properties[{key}]", f"this property is in {LIST_KEYS}, so it"
+        here, detail = f"{path}.items.properties[{key}]", f"this property is in {LIST_KEYS}, so it"
         if key not in item.get("required", ()) and known.get("default") is None:
-            wrong.append(
-                required_value(f"{here}.default", f"{told} must have a default or be a required property")
-            )
+            yield required_value(f"{here}.default", f"{detail} must have a default or be a required property")
         if known.get("nullable"):
-            wrong.append(forbidden(f"{here}.nullable", f"{told} cannot be nullable"))
-    return wrong
+            yield forbidden(f"{here}.nullable", f"{detail} cannot be nullable")
 
 
 # Rules
 
 
-def _rule_form(schema: Schema, path: str) -> list[Cause]:
-    wrong = []
+def _rule_form(schema: Schema, path: str) -> Iterator[Cause]:
     for at, rule in enumerate(schema.get(VALIDATIONS, ())):
-        wrong += _one_rule(rule, schema, f"{path}.{VALIDATIONS}[{at}]")
-    return wrong
+        yield from _one_rule(rule, schema, f"{path}.{VALIDATIONS}[{at}]")
 
 
-def _one_rule(rule: Mapping[str, Any], schema: Schema, path: str) -> list[Cause]:
-    wrong = []
+def _one_rule(rule: Mapping[str, Any], schema: Schema, path: str) -> Iterator[Cause]:
     text, message = rule.get("rule", "").strip(), rule.get("message", "")
     if not text:
-        wrong.append(required_value(f"{path}.rule", "rule is not specified"))
+        yield required_value(f"{path}.rule", "rule is not specified")
     elif message and not message.strip():
-        wrong.append(invalid(f"{path}.message", message, "must be non-empty if specified"))
+        yield invalid(f"{path}.message", message, "must be non-empty if specified")
     elif _lines(message.strip()):
-        wrong.append(invalid(f"{path}.message", message, "must not contain line breaks"))
+        yield invalid(f"{path}.message", message, "must not contain line breaks")
     elif _lines(text) and not message.strip():
-        told = "message must be specified if rule contains line breaks"
-        wrong.append(required_value(f"{path}.message", told))
-    made = rule.get("messageExpression", "")
-    if made and not made.strip():
-        told = "messageExpression must be non-empty if specified"
-        wrong.append(required_value(f"{path}.messageExpression", told))
+        detail = "message must be specified if rule contains line breaks"
+        yield required_value(f"{path}.message", detail)
+    result = rule.get("messageExpression", "")
+    if result and not result.strip():
+        detail = "messageExpression must be non-empty if specified"
+        yield required_value(f"{path}.messageExpression", detail)
     reason = rule.get("reason")
     if reason is not None and reason not in REASONS:
-        wrong.append(not_supported(f"{path}.reason", reason, REASONS))
-    return wrong + _field_path(rule.get("fieldPath", ""), schema, f"{path}.fieldPath")
+        yield not_supported(f"{path}.reason", reason, REASONS)
+    yield from _field_path(rule.get("fieldPath", ""), schema, f"{path}.fieldPath")
 
 
 def _lines(text: str) -> bool:
     return "\n" in text or "\r" in text
 
 
-def _field_path(given: str, schema: Schema, path: str) -> list[Cause]:
+def _field_path(given: str, schema: Schema, path: str) -> Iterator[Cause]:
     if not given:
-        return []
-    wrong = []
+        return
     if not given.strip():
-        wrong.append(invalid(path, given, "must be non-empty if specified"))
+        yield invalid(path, given, "must be non-empty if specified")
     if _lines(given):
-        wrong.append(invalid(path, given, "must not contain line breaks"))
+        yield invalid(path, given, "must not contain line breaks")
     try:
         follow(given, schema)
     except InvalidSchemaPath:
-        wrong.append(invalid(path, given, "must be a valid path"))
-    return wrong
+        yield invalid(path, given, "must be a valid path")
 
 
-def _rules(schema: Schema, place: SchemaPosition) -> list[Cause]:
-    wrong = []
-    resource = place.root or bool(schema.get(EMBEDDED))
+def _rules(schema: Schema, position: SchemaPosition) -> Iterator[Cause]:
+    resource = position.root or bool(schema.get(EMBEDDED))
     for at, source in enumerate(schema.get(VALIDATIONS, ())):
-        here = f"{place.path}.{VALIDATIONS}[{at}]"
+        here = f"{position.path}.{VALIDATIONS}[{at}]"
         try:
             rule = compile_rule(source, schema, resource=resource)
         except InvalidRule as bad:
-            wrong.append(invalid(f"{here}.{bad.part}", _format_rule(source), bad.words))
+            yield invalid(f"{here}.{bad.part}", _format_rule(source), bad.words)
             continue
-        if rule.uses_old_self and place.apart:
-            told = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {place.apart}"
-            wrong.append(invalid(f"{here}.rule", source["rule"], told))
+        if rule.uses_old_self and position.apart:
+            detail = (
+                f"oldSelf cannot be used on the uncorrelatable portion of the schema within {position.apart}"
+            )
+            yield invalid(f"{here}.rule", source["rule"], detail)
         elif not rule.uses_old_self and source.get("optionalOldSelf") is not None:
-            told = "may not be set if oldSelf is not used in rule"
-            wrong.append(invalid(f"{here}.optionalOldSelf", source["optionalOldSelf"], told))
-    return wrong
+            detail = "may not be set if oldSelf is not used in rule"
+            yield invalid(f"{here}.optionalOldSelf", source["optionalOldSelf"], detail)
 
 
 def _format_rule(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """A rule as upstream prints one."""
+    """Format a rule as upstream prints it."""
     return {
         "Rule": rule.get("rule", ""),
         "Message": rule.get("message", ""),

@@ -1,8 +1,8 @@
-"""A structural schema: every field has its type outside of `allOf` and its like, which may only restrict."""
+"""Validate that a schema is structural: types are declared outside of allOf, anyOf, oneOf and not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from volplane.api.errors import Cause, forbidden, invalid, required_value
@@ -48,72 +48,67 @@ def validate(schema: Schema, path: str) -> list[Cause]:
     return sorted(found, key=str)
 
 
-def _node(schema: Schema, level: str, path: str) -> list[Cause]:
-    wrong = []
+def _node(schema: Schema, level: str, path: str) -> Iterator[Cause]:
     if schema.get("type") == "array" and items_of(schema) is None:
-        wrong.append(required_value(f"{path}.items", "must be specified"))
+        yield required_value(f"{path}.items", "must be specified")
     item, others = items_of(schema), additional_of(schema)
     if item is not None:
-        wrong += _node(item, "item", f"{path}.items")
+        yield from _node(item, "item", f"{path}.items")
     for name, inner in schema.get("properties", {}).items():
-        wrong += _node(inner, "field", f"{path}.properties[{name}]")
+        yield from _node(inner, "field", f"{path}.properties[{name}]")
     if schema.get("additionalProperties") is not None and level == "root":
-        wrong.append(forbidden(f"{path}.additionalProperties", "must not be used at the root"))
+        yield forbidden(f"{path}.additionalProperties", "must not be used at the root")
     if others is not None:
-        wrong += _node(others, "field", f"{path}.additionalProperties")
-    wrong += _extensions(schema, path)
+        yield from _node(others, "field", f"{path}.additionalProperties")
+    yield from _extensions(schema, path)
     alternatives = schema.get("anyOf") == _INT_OR_STRING
     first = schema.get("allOf") or [{}]
-    wrong += _values(schema, path, alternatives, first[0].get("anyOf") == _INT_OR_STRING)
-    wrong += _type(schema, level, path)
-    return wrong + _metadata(schema, level, path)
+    yield from _values(schema, path, alternatives, first[0].get("anyOf") == _INT_OR_STRING)
+    yield from _type(schema, level, path)
+    yield from _metadata(schema, level, path)
 
 
 def _extensions(schema: Schema, path: str) -> list[Cause]:
     if not schema.get(INT_OR_STRING):
         return []
-    told = f"must be false if {INT_OR_STRING} is true"
-    return [invalid(f"{path}.{key}", True, told) for key in (PRESERVE, EMBEDDED) if schema.get(key)]
+    detail = f"must be false if {INT_OR_STRING} is true"
+    return [invalid(f"{path}.{key}", True, detail) for key in (PRESERVE, EMBEDDED) if schema.get(key)]
 
 
-def _type(schema: Schema, level: str, path: str) -> list[Cause]:
+def _type(schema: Schema, level: str, path: str) -> Iterator[Cause]:
     type, here = schema.get("type", ""), f"{path}.type"
-    wrong = []
     if schema.get(EMBEDDED) and type != "object":
-        told = f"must be object if {EMBEDDED} is true"
-        wrong.append(invalid(here, type, told) if type else required_value(here, told))
+        detail = f"must be object if {EMBEDDED} is true"
+        yield invalid(here, type, detail) if type else required_value(here, detail)
     elif not type and not schema.get(INT_OR_STRING) and not schema.get(PRESERVE):
-        wrong.append(required_value(here, _EMPTY[level]))
+        yield required_value(here, _EMPTY[level])
     if schema.get(EMBEDDED) and schema.get("additionalProperties") is not None:
-        wrong.append(forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED} is set"))
+        yield forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED} is set")
     if level == "root" and type and type != "object":
-        wrong.append(invalid(here, type, "must be object at the root"))
+        yield invalid(here, type, "must be object at the root")
     if schema.get(EMBEDDED) and not schema.get(PRESERVE) and not schema.get("properties"):
-        told = f"must not be empty if {EMBEDDED} is true without {PRESERVE}"
-        wrong.append(required_value(f"{path}.properties", told))
-    return wrong
+        detail = f"must not be empty if {EMBEDDED} is true without {PRESERVE}"
+        yield required_value(f"{path}.properties", detail)
 
 
-def _metadata(schema: Schema, level: str, path: str) -> list[Cause]:
-    """Kind, apiVersion and metadata of a resource are what they are."""
+def _metadata(schema: Schema, level: str, path: str) -> Iterator[Cause]:
+    """The schema may not redefine kind, apiVersion and metadata of a resource."""
     properties = schema.get("properties", {})
     resource = level == "root" or schema.get(EMBEDDED)
-    wrong = []
     for name in ("kind", "apiVersion"):
         if resource and name in properties and properties[name].get("type") != "string":
             here = f"{path}.properties[{name}].type"
-            wrong.append(invalid(here, properties[name].get("type", ""), "must be string"))
+            yield invalid(here, properties[name].get("type", ""), "must be string")
     if "metadata" not in properties:
-        return wrong
+        return
     here, given = f"{path}.properties[metadata]", properties["metadata"]
     if resource and given.get("type") != "object":
-        wrong.append(invalid(f"{here}.type", given.get("type", ""), "must be object"))
+        yield invalid(f"{here}.type", given.get("type", ""), "must be object")
     if level == "root" and _restricts_more_than_names(given):
-        told = (
+        detail = (
             "must not specify anything other than name and generateName, but metadata is implicitly specified"
         )
-        wrong.append(forbidden(here, told))
-    return wrong
+        yield forbidden(here, detail)
 
 
 def _restricts_more_than_names(schema: Schema) -> bool:
@@ -121,40 +116,38 @@ def _restricts_more_than_names(schema: Schema) -> bool:
     return bool(rest) or not set(schema.get("properties", {})) <= {"name", "generateName"}
 
 
-def _values(schema: Schema, path: str, skip_any: bool, skip_first: bool) -> list[Cause]:
-    """Below `allOf` and its like nothing may be said about structure."""
-    wrong = []
+def _values(schema: Schema, path: str, skip_any: bool, skip_first: bool) -> Iterator[Cause]:
+    """allOf, anyOf, oneOf and not may not declare structure."""
     if not skip_any:
         for at, inner in enumerate(schema.get("anyOf", ())):
-            wrong += _nested_causes(inner, f"{path}.anyOf[{at}]")
+            yield from _nested_causes(inner, f"{path}.anyOf[{at}]")
     for at, inner in enumerate(schema.get("allOf", ())):
-        wrong += _nested_causes(inner, f"{path}.allOf[{at}]", skip_any=skip_first and at == 0)
+        yield from _nested_causes(inner, f"{path}.allOf[{at}]", skip_any=skip_first and at == 0)
     for at, inner in enumerate(schema.get("oneOf", ())):
-        wrong += _nested_causes(inner, f"{path}.oneOf[{at}]")
+        yield from _nested_causes(inner, f"{path}.oneOf[{at}]")
     if schema.get("not") is not None:
-        wrong += _nested_causes(schema["not"], f"{path}.not")
+        yield from _nested_causes(schema["not"], f"{path}.not")
     pattern = schema.get("pattern")
     if pattern:
         try:
             patterns.compile(pattern)
         except patterns.InvalidPattern as error:
-            told = f"must be a valid regular expression, but isn't: {error}"
-            wrong.append(invalid(f"{path}.pattern", pattern, told))
-    return wrong
+            detail = f"must be a valid regular expression, but isn't: {error}"
+            yield invalid(f"{path}.pattern", pattern, detail)
 
 
-def _nested_causes(schema: Schema, path: str, *, skip_any: bool = False) -> list[Cause]:
-    wrong = _values(schema, path, skip_any, False)
+def _nested_causes(schema: Schema, path: str, *, skip_any: bool = False) -> Iterator[Cause]:
+    yield from _values(schema, path, skip_any, False)
     item = items_of(schema)
     if item is not None:
-        wrong += _nested_causes(item, f"{path}.items")
+        yield from _nested_causes(item, f"{path}.items")
     for name, inner in schema.get("properties", {}).items():
-        wrong += _nested_causes(inner, f"{path}.properties[{name}]")
-    wrong += [forbidden(f"{path}.{key}", told) for key, told in _STRUCTURAL.items() if _is_given(schema, key)]
+        yield from _nested_causes(inner, f"{path}.properties[{name}]")
+    for key, detail in _STRUCTURAL.items():
+        if _is_given(schema, key):
+            yield forbidden(f"{path}.{key}", detail)
     if "metadata" in schema.get("properties", {}):
-        told = "must not be specified in a nested context"
-        wrong.append(forbidden(f"{path}.properties[metadata]", told))
-    return wrong
+        yield forbidden(f"{path}.properties[metadata]", "must not be specified in a nested context")
 
 
 def _is_given(schema: Schema, key: str) -> bool:
@@ -162,23 +155,24 @@ def _is_given(schema: Schema, key: str) -> bool:
     return value is not None if key in ("default", "additionalProperties") else bool(value)
 
 
-def _complete(values: Schema, schema: Schema, path: str, where: str) -> list[Cause]:
-    """What is restricted must be described."""
-    nested = [(values["not"], f"{where}.not")] if values.get("not") is not None else []
+def _complete(values: Schema, schema: Schema, path: str, where: str) -> Iterator[Cause]:
+    """Fields restricted in allOf, anyOf, oneOf and not must be declared in the structure."""
+    if values.get("not") is not None:
+        yield from _missing_structure(values["not"], schema, path, f"{where}.not")
     for key in ("allOf", "anyOf", "oneOf"):
-        nested += [(inner, f"{where}.{key}[{at}]") for at, inner in enumerate(values.get(key, ()))]
-    return [cause for inner, there in nested for cause in _missing_structure(inner, schema, path, there)]
+        for at, inner in enumerate(values.get(key, ())):
+            yield from _missing_structure(inner, schema, path, f"{where}.{key}[{at}]")
 
 
-def _missing_structure(values: Schema, schema: Schema | None, path: str, where: str) -> list[Cause]:
+def _missing_structure(values: Schema, schema: Schema | None, path: str, where: str) -> Iterator[Cause]:
     if schema is None:
-        return [required_value(path, f"because it is defined in {where}")]
-    wrong = _complete(values, schema, path, where)
+        yield required_value(path, f"because it is defined in {where}")
+        return
+    yield from _complete(values, schema, path, where)
     item = items_of(values)
     if item is not None:
-        wrong += _missing_structure(item, items_of(schema), f"{path}.items", f"{where}.items")
+        yield from _missing_structure(item, items_of(schema), f"{path}.items", f"{where}.items")
     for name, inner in values.get("properties", {}).items():
         step = f"properties[{name}]"
         known = schema.get("properties", {}).get(name)
-        wrong += _missing_structure(inner, known, f"{path}.{step}", f"{where}.{step}")
-    return wrong
+        yield from _missing_structure(inner, known, f"{path}.{step}", f"{where}.{step}")

@@ -1,0 +1,12 @@
+"""Finalizers of Kubernetes, of the CSI sidecars, and our own."""
+
+PVC_PROTECTION_FINALIZER = "kubernetes.io/pvc-protection"
+PV_PROTECTION_FINALIZER = "kubernetes.io/pv-protection"
+VAC_PROTECTION_FINALIZER = "kubernetes.io/vac-protection"
+PV_CONTROLLER_FINALIZER = "kubernetes.io/pv-controller"
+EXTERNAL_PROVISIONER_FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
+CLONING_PROTECTION_FINALIZER = "provisioner.storage.kubernetes.io/cloning-protection"
+SNAPSHOT_AS_SOURCE_FINALIZER = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
+PVC_AS_SOURCE_FINALIZER = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
+JOB_TRACKING_FINALIZER = "batch.kubernetes.io/job-tracking"
+PROVISIONING_INTENT_FINALIZER = "volplane.dev/provisioning"

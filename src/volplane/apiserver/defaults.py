@@ -1,0 +1,295 @@
+"""Default values, by type, wherever a type stands: in a pod, in a template, in a claim template.
+
+As in Kubernetes, where `SetDefaults_PodSpec` runs on every PodSpec. The values stand in `defaults.yaml`;
+those that depend on other fields are functions here. A traversal that is compiled for each kind visits only
+the fields below which there is something to set. An object gets its own defaults before its fields get
+theirs. Applying defaults twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec import structs
+
+from volplane.api import apps, batch, core, rbac
+from volplane.api.object import Object, schema
+from volplane.api.published_schema import message_name
+from volplane.apiserver.struct_edit import map_items, replace_fields, set_defaults
+
+FILE_MODE = 0o644
+GRACE_SECONDS = 30
+MAX_INT32 = (1 << 31) - 1
+RBAC_GROUP = "rbac.authorization.k8s.io"
+
+Apply = Callable[[Any], Any]
+
+
+@cache
+def _values() -> Mapping[str, Mapping[str, Any]]:
+    text = Path(__file__).with_name("defaults.yaml").read_bytes()
+    values: Mapping[str, Mapping[str, Any]] = yaml.load(text, Loader=yaml.CSafeLoader)
+    return values
+
+
+def defaulter_of(of: type[Object] | None) -> Apply:
+    """Returns an object with its defaults; the same object if it has them all."""
+    return (_compile(of) if of is not None else None) or _return_unchanged
+
+
+def _return_unchanged(obj: Any) -> Any:
+    return obj
+
+
+@cache
+def _compile(of: type[Object]) -> Apply | None:
+    """None: nothing to set in this type, nor below it."""
+    steps = list(_steps(of))
+    if len(steps) <= 1:
+        return steps[0] if steps else None
+
+    def apply(obj: Any) -> Any:
+        for step in steps:
+            obj = step(obj)
+        return obj
+
+    return apply
+
+
+def _steps(of: type[Object]) -> Iterator[Apply]:
+    if values := _values().get(message_name(of)):
+        yield _setter(of, values)
+    if of in FUNCTIONS:
+        yield FUNCTIONS[of]
+    fields = []
+    for field in schema(of).values():
+        inner = field.item if field.shape == "list" else field
+        if inner is not None and inner.type not in (None, of) and (below := _compile(inner.type)):
+            edit = partial(map_items, edit=below) if field.shape == "list" else below
+            fields.append((field.attribute, edit))
+    if fields:
+        yield _visitor([], fields)
+
+
+def _setter(of: type[Object], values: Mapping[str, Any]) -> Apply:
+    """Sets these values where the writer gave none; a mapping with members is set member by member."""
+    fields, empty = schema(of), of()
+    leaves, below = [], []
+    for name, value in values.items():
+        attribute, inner = fields[name].attribute, fields[name].type
+        if isinstance(value, dict) and value and inner is not None:
+            below.append((attribute, _setter(inner, value)))
+        else:
+            default = getattr(msgspec.convert({name: value}, of), attribute)
+            leaves.append((attribute, getattr(empty, attribute), default))
+    return _visitor(leaves, below)
+
+
+def _visitor(leaves: list[tuple[str, Any, Any]], fields: list[tuple[str, Apply]]) -> Apply:
+    """Sets leaves (attribute, empty value, default), and edits fields that are not empty."""
+
+    def apply(obj: Any) -> Any:
+        changes = {name: value for name, empty, value in leaves if getattr(obj, name) == empty}
+        for name, edit in fields:
+            value = getattr(obj, name)
+            if value:
+                made = edit(value)
+                if made is not value:
+                    changes[name] = made
+        return structs.replace(obj, **changes) if changes else obj
+
+    return apply
+
+
+# Defaults that depend on other fields
+
+
+def _pod(pod: core.Pod) -> core.Pod:
+    spec = pod.spec
+    edit = _host_ports if spec.host_network else _requests_from_limits
+    return replace_fields(
+        pod,
+        spec=replace_fields(
+            spec,
+            containers=map_items(spec.containers, edit),
+            init_containers=map_items(spec.init_containers, edit),
+        ),
+    )
+
+
+def _host_ports(container: core.Container) -> core.Container:
+    ports = map_items(container.ports, lambda port: set_defaults(port, host_port=port.container_port))
+    return _requests_from_limits(replace_fields(container, ports=ports))
+
+
+def _requests_from_limits(container: core.Container) -> core.Container:
+    """A limit without a request requests all of it. Only in pods: a template stays as it was written."""
+    limits, requests = container.resources.limits, container.resources.requests
+    if all(name in requests for name in limits):
+        return container
+    merged: Mapping[str, str] = {**limits, **requests}
+    return structs.replace(container, resources=structs.replace(container.resources, requests=merged))
+
+
+def _pod_spec(spec: core.PodSpec) -> core.PodSpec:
+    """Two names of one field: readers of either find it."""
+    account = spec.service_account_name or spec.service_account
+    return set_defaults(spec, service_account_name=account, service_account=account) if account else spec
+
+
+def _pull_policy(container: Any) -> Any:
+    return set_defaults(container, image_pull_policy=pull_policy(container.image))
+
+
+def _image_volume(source: core.ImageVolumeSource) -> core.ImageVolumeSource:
+    return set_defaults(source, pull_policy=pull_policy(source.reference))
+
+
+def pull_policy(image: str) -> str:
+    """An image whose tag may move is pulled each time."""
+    name, digest, _ = image.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    latest = tag == "latest" or (not tag and not digest and bool(image))
+    return "Always" if latest else "IfNotPresent"
+
+
+_VOLUME_SOURCES = tuple(f.name for f in structs.fields(core.Volume) if f.name != "name")
+
+
+def _volume(volume: core.Volume) -> core.Volume:
+    if all(getattr(volume, source) is None for source in _VOLUME_SOURCES):
+        return structs.replace(volume, empty_dir=core.EmptyDirVolumeSource())
+    return volume
+
+
+def _deployment(obj: apps.Deployment) -> apps.Deployment:
+    strategy = obj.spec.strategy
+    if strategy.type != "RollingUpdate":
+        return obj
+    rolling = strategy.rolling_update or apps.RollingUpdateDeployment()
+    rolling = set_defaults(rolling, max_unavailable="25%", max_surge="25%")
+    return replace_fields(
+        obj, spec=replace_fields(obj.spec, strategy=replace_fields(strategy, rolling_update=rolling))
+    )
+
+
+def _daemon_set(obj: apps.DaemonSet) -> apps.DaemonSet:
+    update = obj.spec.update_strategy
+    if update.type != "RollingUpdate":
+        return obj
+    rolling = set_defaults(
+        update.rolling_update or apps.RollingUpdateDaemonSet(), max_unavailable=1, max_surge=0
+    )
+    return replace_fields(
+        obj, spec=replace_fields(obj.spec, update_strategy=replace_fields(update, rolling_update=rolling))
+    )
+
+
+def _stateful_set(obj: apps.StatefulSet) -> apps.StatefulSet:
+    update = obj.spec.update_strategy
+    if not update.type:
+        rolling = update.rolling_update or apps.RollingUpdateStatefulSetStrategy()
+        update = replace_fields(update, type="RollingUpdate", rolling_update=rolling)
+    if update.type == "RollingUpdate" and update.rolling_update is not None:
+        update = replace_fields(update, rolling_update=set_defaults(update.rolling_update, partition=0))
+    return replace_fields(obj, spec=replace_fields(obj.spec, update_strategy=update))
+
+
+def _replication_controller(obj: core.ReplicationController) -> core.ReplicationController:
+    """Selector and labels are those of the template."""
+    if obj.spec.template is None:
+        return obj
+    labels = obj.spec.template.metadata.labels
+    spec = replace_fields(obj.spec, selector=obj.spec.selector or labels)
+    return replace_fields(obj, spec=spec, metadata=set_defaults(obj.metadata, labels=labels))
+
+
+def _job(obj: batch.Job) -> batch.Job:
+    """Not of a JobSpec: the job in a CronJob gets its defaults when it is created."""
+    spec = obj.spec
+    if spec.completions is None and spec.parallelism is None:
+        spec = structs.replace(spec, completions=1)
+    spec = set_defaults(
+        spec,
+        parallelism=1,
+        backoff_limit=MAX_INT32 if spec.backoff_limit_per_index is not None else 6,
+        completion_mode="NonIndexed",
+        suspend=False,
+        pod_replacement_policy="Failed" if spec.pod_failure_policy is not None else "TerminatingOrFailed",
+        manual_selector=False,
+    )
+    return copy_template_labels(replace_fields(obj, spec=spec))
+
+
+def copy_template_labels(job: batch.Job) -> batch.Job:
+    """A job without labels has those of its pods."""
+    labels = job.spec.template.metadata.labels
+    if not labels or job.metadata.labels:
+        return job
+    return structs.replace(job, metadata=structs.replace(job.metadata, labels=labels))
+
+
+def _secret(secret: core.Secret) -> core.Secret:
+    if not secret.string_data:
+        return secret
+    data = {**secret.data, **{key: text.encode() for key, text in secret.string_data.items()}}
+    return structs.replace(secret, data=data, string_data={})
+
+
+def _service(service: core.Service) -> core.Service:
+    spec = service.spec
+    if spec.type != "ExternalName":
+        spec = set_defaults(spec, internal_traffic_policy="Cluster")
+    if spec.cluster_ip:
+        spec = set_defaults(spec, cluster_ips=(spec.cluster_ip,))
+    return replace_fields(service, spec=spec)
+
+
+def _service_port(port: core.ServicePort) -> core.ServicePort:
+    return replace_fields(port, target_port=port.target_port or port.port)
+
+
+def _limit_range_item(item: core.LimitRangeItem) -> core.LimitRangeItem:
+    """A container without limits gets the maximum as its limit, and requests as much."""
+    if item.type != "Container":
+        return item
+    default = {**item.max, **item.default}
+    request = {**item.min, **default, **item.default_request}
+    changes = {"default": default, "default_request": request}
+    return replace_fields(item, **{k: v for k, v in changes.items() if v != getattr(item, k)})
+
+
+def _node(node: core.Node) -> core.Node:
+    if node.status.allocatable or not node.status.capacity:
+        return node
+    return replace_fields(node, status=replace_fields(node.status, allocatable=node.status.capacity))
+
+
+def _subject(subject: rbac.Subject) -> rbac.Subject:
+    return set_defaults(subject, api_group=RBAC_GROUP) if subject.kind in ("User", "Group") else subject
+
+
+FUNCTIONS: Mapping[type[Object], Apply] = {
+    core.Pod: _pod,
+    core.PodSpec: _pod_spec,
+    core.Container: _pull_policy,
+    core.EphemeralContainer: _pull_policy,
+    core.ImageVolumeSource: _image_volume,
+    core.Volume: _volume,
+    apps.Deployment: _deployment,
+    apps.DaemonSet: _daemon_set,
+    apps.StatefulSet: _stateful_set,
+    core.ReplicationController: _replication_controller,
+    batch.Job: _job,
+    core.Secret: _secret,
+    core.Service: _service,
+    core.ServicePort: _service_port,
+    core.LimitRangeItem: _limit_range_item,
+    core.Node: _node,
+    rbac.Subject: _subject,
+}

@@ -1,0 +1,495 @@
+"""The volume manager: a reconciler whose keys are the volumes of this node.
+
+It has the five parts of every controller (`loops/controller.py`). Changes of pods, of the Node, of drivers
+and of state wake a volume; `view` puts its desired and actual state together with the Node's status; `plan`
+decides; `act` carries out one step; `memory` holds the states of all volumes, which only `apply` changes.
+
+One worker at a time has a volume. So its mounts are serial, and no unmount overlaps a mount; unmounts of
+several pods run side by side. A call for a pod that is deleted meanwhile runs to its end: only its outcome
+tells what has to be undone. Nothing polls, except for claims that cannot be mounted yet, which a kubelet may
+read but not watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import assert_never
+
+from msgspec import Struct, field
+
+from volplane.api.core import AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.base import clock
+from volplane.base.backoff import Backoff
+from volplane.loops.controller import Controller, Outcome, Replan, Stop
+from volplane.loops.events import EventRecorder
+from volplane.node.configmap_secret_watch import ConfigMapSecretWatch
+from volplane.node.volume_manager import plan as plans
+from volplane.node.volume_manager.operations import NodeVolumeStatus, VolumeOperations
+from volplane.node.volume_manager.plan import (
+    ExpandInUseVolume,
+    ForgetNodeVolume,
+    MountDevice,
+    MountVolume,
+    NodeVolumeView,
+    RejectMount,
+    UnmountDevice,
+    UnmountVolume,
+    VolumeStep,
+)
+from volplane.node.volume_manager.reducer import (
+    AttachmentLost,
+    BackoffCleared,
+    ClaimRead,
+    PodAdded,
+    PodChanged,
+    PodRemoved,
+    RemountRequired,
+    VolumeEvent,
+    VolumeForgotten,
+    reduce,
+)
+from volplane.node.volume_manager.resolve_volumes import resolve_volumes
+from volplane.node.volume_manager.state import (
+    ActualStateOfWorld,
+    DesiredStateOfWorld,
+    NodeVolumeState,
+    view_volume,
+)
+from volplane.rules.steps import CommonStep
+from volplane.rules.waits import Wait
+from volplane.volumes.base import NodeContext, PodVolumeSpec, ReferencedObject, VolumePlugin
+
+FIRST_READ_DELAY, MAX_READ_DELAY = 0.005, 10.0  # between reads of a claim that cannot be mounted yet
+REPORTED_DELAY = 0.16  # from this delay on an event tells the pod why its volumes are not mounted
+
+
+class MountedVolume(Struct, frozen=True):
+    """A volume as a pod's containers get it."""
+
+    name: str  # of the persistent volume, or of the volume in the pod
+    path: str
+    readonly: bool
+
+
+class PodVolumes(Struct):
+    """The volumes that one pod needs, and the tasks that wait for them."""
+
+    specs: dict[str, PodVolumeSpec] = field(default_factory=dict)  # by the volume's name in the pod
+    problems: tuple[tuple[str, str], ...] = ()  # (name in the pod, why it cannot be mounted)
+    is_resolved: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    blocked_by_label: set[str] = field(default_factory=set)  # volumes whose SELinux label other pods need
+    read_again: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait_to_read_again(self, seconds: float) -> None:
+        """Until another pod has released a volume that blocks this one, or that long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.read_again.wait()
+        self.read_again.clear()
+
+
+class VolumeManagerMemory:
+    """What only this process knows. `volumes` is changed by `VolumeManager.apply` alone."""
+
+    def __init__(self) -> None:
+        self.volumes: dict[str, NodeVolumeState] = {}  # by unique name
+        self.pods: dict[str, PodVolumes] = {}  # by uid
+        self.running_pods: set[str] = set()  # pods that may have containers
+        self.unresolved_pods: set[str] = set()  # pods of before a restart whose volumes are not known yet
+        self.volumes_attached: frozenset[str] = frozenset()  # as the Node lists them
+        self.ready_to_unmount = False  # the pods are known and the disk has been read
+        self.keep_pod_data = False  # the node stops: its pods will run again
+        self.volume_forgotten = asyncio.Event()
+
+    @property
+    def desired_state_of_world(self) -> DesiredStateOfWorld:
+        return DesiredStateOfWorld({name: s.desired for name, s in self.volumes.items() if s.desired.pods})
+
+    @property
+    def actual_state_of_world(self) -> ActualStateOfWorld:
+        return ActualStateOfWorld({name: state.actual for name, state in self.volumes.items()})
+
+
+class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
+    name = "volume-manager"
+    component = "kubelet"
+
+    def __init__(
+        self,
+        context: NodeContext,
+        plugins: Sequence[VolumePlugin],
+        node: NodeVolumeStatus,
+        events: EventRecorder,
+        object_watch: ConfigMapSecretWatch,
+    ) -> None:
+        # A driver that hangs must not keep other volumes from their turn, so nothing limits the workers.
+        super().__init__(
+            context.client, events=events, workers=sys.maxsize, backoff=Backoff(0.5, MAX_READ_DELAY)
+        )
+        self.context, self.node, self.object_watch = context, node, object_watch
+        self.plugins = {plugin.name: plugin for plugin in plugins}
+        # Made here and not in `setup`: what is on disk is read into it before the manager runs.
+        self.memory = VolumeManagerMemory()
+        self.operations = VolumeOperations(
+            context, self.plugins, node, events, self.memory.volumes, self.apply
+        )
+
+    # --- 1. which volumes a change wakes
+
+    def setup(self) -> None:
+        self.follow(self.node.cache, self.keys_of_node, observe=self.observe_node)
+
+    def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
+        """Volumes that have entered or left volumesAttached."""
+        if not _lists_others(old, new):
+            return ()
+        return {volume.name for volume in _attached_volumes(old) ^ _attached_volumes(new)}
+
+    def observe_node(self, old: Node | None, new: Node | None) -> None:
+        if new is not None and _lists_others(old, new):
+            attached = frozenset(volume.name for volume in new.status.volumes_attached)
+            lost, self.memory.volumes_attached = self.memory.volumes_attached - attached, attached
+            for name in lost:
+                self.apply(name, AttachmentLost())
+
+    def wake(self, names: Iterable[str]) -> None:
+        """Plan these volumes again, as when the API server has acknowledged them in volumesInUse."""
+        for name in names:
+            self.queue.add(name)
+
+    # --- 2. what is the case
+
+    def view(self, key: str) -> NodeVolumeView | None:
+        memory, node = self.memory, self.node
+        state = memory.volumes.get(key)
+        if state is None:
+            return None
+        # A device that was found on disk may be needed by a pod whose volumes are not known yet.
+        may_be_needed = state.is_only_staged and memory.unresolved_pods
+        return view_volume(
+            state,
+            reported_in_use=key in node.reported_in_use,
+            attached=key in memory.volumes_attached,
+            controller_manages_attach=node.controller_manages_attach,
+            ready_to_unmount=memory.ready_to_unmount and not may_be_needed,
+            running_pods=memory.running_pods,
+            now=clock.now(),
+        )
+
+    # --- 3. what to do about it
+
+    def plan(self, view: NodeVolumeView) -> Iterator[VolumeStep | Wait]:
+        return plans.plan(view)
+
+    def batches(
+        self, steps: Sequence[VolumeStep | CommonStep]
+    ) -> Iterator[Sequence[VolumeStep | CommonStep]]:
+        """Unmounts of several pods side by side, then the rest one after the other."""
+        if unmounts := [step for step in steps if isinstance(step, UnmountVolume)]:
+            yield unmounts
+        for step in steps:
+            if not isinstance(step, UnmountVolume):
+                yield (step,)
+
+    # --- 4. doing it
+
+    async def act(self, key: str, view: NodeVolumeView, step: VolumeStep) -> Outcome[NodeVolumeView]:
+        """The state may have changed since the plan was made; steps that no longer hold are left out."""
+        state = self.memory.volumes[key]
+        match step:
+            case MountDevice(uid) | MountVolume(uid) | RejectMount(uid):
+                if uid in state.desired.pods and await self.operations.run(key, step):
+                    return None
+                return Stop()
+            case ExpandInUseVolume(uid):
+                if uid in state.desired.pods:
+                    await self.operations.run(key, step)
+                return None
+            case UnmountVolume(uid):
+                if uid in state.desired.pods or uid in self.memory.running_pods:
+                    return None
+                await self.operations.run(key, step, keep_pod_data=self.memory.keep_pod_data)
+                return self._replan(key) if len(view.mounts) == 1 else None
+            case UnmountDevice():
+                await self.operations.run(key, step)
+                return self._replan(key)
+            case ForgetNodeVolume():
+                if not state.desired.pods and not state.actual.is_present:
+                    self.apply(key, VolumeForgotten())
+                return Stop()
+        assert_never(step)
+
+    def _replan(self, key: str) -> Outcome[NodeVolumeView]:
+        """After the last unmount: go on with the device, or with a mount that waited, in the same task."""
+        view = self.view(key)
+        return Replan(view) if view is not None else Stop()
+
+    # --- 5. what only this process knows
+
+    def apply(self, name: str, event: VolumeEvent) -> None:
+        """Change the state of one volume; the only place where that happens."""
+        volumes = self.memory.volumes
+        before = volumes.get(name)
+        after = reduce(before, event)
+        if after is before:
+            return
+        if after is None:
+            del volumes[name]
+            self.memory.volume_forgotten.set()
+        else:
+            volumes[name] = after
+        if _is_attachable(before) != _is_attachable(after):
+            self.node.report_volumes_in_use()
+        if not isinstance(event, PodChanged):  # no plan depends on a pod's labels or status
+            self.queue.add(name)
+            self._wake_pods(before, after)
+
+    def _wake_pods(self, before: NodeVolumeState | None, after: NodeVolumeState | None) -> None:
+        """Wake the tasks that wait for a pod's mounts."""
+        old = before.actual.mounts if before is not None else {}
+        new = after.actual.mounts if after is not None else {}
+        if old is not new:
+            for uid in {*old, *new}:
+                if old.get(uid) is not new.get(uid) and (pod := self.memory.pods.get(uid)):
+                    pod.changed.set()
+
+    # --- pods
+
+    def expect_pod(self, uid: str) -> None:
+        """Containers of the pod may run: until it is released, none of its mounts is removed."""
+        self.memory.running_pods.add(uid)
+        if not self.memory.ready_to_unmount:
+            self.memory.unresolved_pods.add(uid)
+
+    async def wait_for_attach_and_mount(self, pod: Pod) -> None:
+        """Until all volumes of the pod are mounted. Cancelling it ends the wait, not the mounting."""
+        volumes = self.memory.pods.setdefault(pod.uid, PodVolumes())
+        if not volumes.is_resolved:
+            await self._resolve(pod, volumes)
+        if not volumes.is_resolved:
+            await self._wait_until_resolved(pod, volumes)
+        while not self.is_mounted(pod.uid):
+            volumes.changed.clear()
+            await volumes.changed.wait()
+
+    async def _wait_until_resolved(self, pod: Pod, volumes: PodVolumes) -> None:
+        """Read again, soon at first, until every volume of the pod is known.
+
+        A pod may come a moment before its claim says Bound: the scheduler relies on the binder's first write.
+        That is not reported, and costs nothing: the disk is being attached meanwhile.
+        """
+        delay = FIRST_READ_DELAY
+        while not volumes.is_resolved:
+            await volumes.wait_to_read_again(delay)
+            if delay >= REPORTED_DELAY:
+                self._report_problems(pod, volumes)
+            delay = min(delay * 2, MAX_READ_DELAY)
+            await self._resolve(pod, volumes)
+
+    async def _resolve(self, pod: Pod, volumes: PodVolumes) -> None:
+        resolved = await resolve_volumes(self.context.client, tuple(self.plugins.values()), pod)
+        volumes.problems = resolved.problems
+        volumes.blocked_by_label.clear()
+        for spec in resolved.specs:
+            if spec.source.name not in volumes.specs:
+                self._add_volume(volumes, spec)
+        volumes.is_resolved = not volumes.problems
+        self._mark_resolved(pod.uid)
+
+    def _mark_resolved(self, uid: str) -> None:
+        unresolved = self.memory.unresolved_pods
+        if uid in unresolved:
+            unresolved.discard(uid)
+            if not unresolved:
+                self.wake(self.memory.volumes)
+
+    def _add_volume(self, volumes: PodVolumes, spec: PodVolumeSpec) -> None:
+        state = self.memory.volumes.get(spec.unique_name)
+        spec, conflict = state.fit_selinux_label(spec) if state is not None else (spec, "")
+        if conflict:
+            volumes.problems = (*volumes.problems, (spec.source.name, conflict))
+            volumes.blocked_by_label.add(spec.unique_name)
+            return
+        plugin = self.plugins[spec.plugin]
+        volumes.specs[spec.source.name] = spec
+        added = PodAdded(spec, attachable=plugin.needs_attach(spec), has_device=plugin.needs_stage(spec))
+        self.apply(spec.unique_name, added)
+        self.object_watch.add_volume(plugin, spec)
+
+    def _report_problems(self, pod: Pod, volumes: PodVolumes) -> None:
+        names = (*volumes.specs, *(name for name, _ in volumes.problems))
+        unmounted = [name for name in names if not self._is_volume_mounted(pod.uid, name)]
+        failed = [name for name, _ in volumes.problems]
+        why = ", ".join(dict.fromkeys(text for _, text in volumes.problems))
+        self.events.warning(
+            pod,
+            "FailedMount",
+            f"Unable to attach or mount volumes: unmounted volumes={_format_names(unmounted)}, "
+            f"unattached volumes=[], failed to process volumes={_format_names(failed)}: {why}",
+        )
+
+    def is_mounted(self, uid: str) -> bool:
+        """Whether all volumes of the pod are mounted."""
+        volumes = self.memory.pods.get(uid)
+        if volumes is None or not volumes.is_resolved:
+            return False
+        return all(self._is_volume_mounted(uid, name) for name in volumes.specs)
+
+    def _is_volume_mounted(self, uid: str, name: str) -> bool:
+        spec = self.memory.pods[uid].specs.get(name)
+        state = self.memory.volumes.get(spec.unique_name) if spec else None
+        return state is not None and state.is_mounted(uid)
+
+    def mounted_volumes(self, uid: str) -> dict[str, MountedVolume]:
+        """The pod's volumes by their names in the pod."""
+        specs = self.memory.pods[uid].specs if uid in self.memory.pods else {}
+        return {
+            name: MountedVolume(spec.name, self.plugins[spec.plugin].path(spec), spec.readonly)
+            for name, spec in specs.items()
+        }
+
+    def unmounted_specs(self, uid: str) -> list[PodVolumeSpec]:
+        """The volumes that the pod waits for."""
+        specs = self.memory.pods[uid].specs if uid in self.memory.pods else {}
+        return [spec for name, spec in specs.items() if not self._is_volume_mounted(uid, name)]
+
+    def update_pod(self, pod: Pod) -> None:
+        """Note the pod's new labels and annotations; volumes that show them are published again."""
+        volumes = self.memory.pods.get(pod.uid)
+        for name in {spec.unique_name for spec in volumes.specs.values()} if volumes is not None else ():
+            state = self.memory.volumes.get(name)
+            spec = state.desired.pods.get(pod.uid) if state is not None else None
+            if spec is None:
+                continue
+            self.apply(name, PodChanged(pod))
+            if _shown_fields(spec.pod) != _shown_fields(pod) and self.plugins[spec.plugin].requires_remount(
+                spec
+            ):
+                self.apply(name, RemountRequired(pod.uid))
+
+    def release_pod(self, uid: str) -> None:
+        """The pod's containers have ended: its volumes may be unmounted."""
+        memory = self.memory
+        memory.running_pods.discard(uid)
+        self._mark_resolved(uid)
+        self.object_watch.remove_pod(uid)
+        for plugin in self.plugins.values():
+            plugin.forget_pod(uid)
+        if volumes := memory.pods.pop(uid, None):
+            volumes.changed.set()
+        for name in [name for name, state in memory.volumes.items() if state.concerns(uid)]:
+            self.apply(name, PodRemoved(uid))
+            self.queue.add(name)
+            for other in memory.pods.values():
+                if name in other.blocked_by_label:
+                    other.read_again.set()
+
+    async def wait_for_unmount(self, uid: str) -> None:
+        """Until nothing of the pod's volumes is mounted."""
+        volumes = self.memory.pods.setdefault(uid, PodVolumes())
+        try:
+            while self.has_mounts(uid):
+                volumes.changed.clear()
+                await volumes.changed.wait()
+        finally:
+            if self.memory.pods.get(uid) is volumes and not volumes.specs:
+                del self.memory.pods[uid]
+
+    def has_mounts(self, uid: str) -> bool:
+        return any(uid in state.actual.mounts for state in self.memory.volumes.values())
+
+    # --- the node
+
+    @property
+    def ready_to_unmount(self) -> bool:
+        return self.memory.ready_to_unmount
+
+    def allow_unmounts(self) -> None:
+        """The disk has been read and the pods are known: volumes that no pod needs may be unmounted."""
+        self.memory.ready_to_unmount = True
+        self.wake(self.memory.volumes)
+
+    def keep_pod_data(self) -> None:
+        """The node stops: mounts are removed, but what its pods have written stays for their next run."""
+        self.memory.keep_pod_data = True
+
+    async def wait_until_empty(self) -> None:
+        """Until no volume is left on this node."""
+        while self.memory.volumes:
+            self.memory.volume_forgotten.clear()
+            await self.memory.volume_forgotten.wait()
+
+    async def wait_until_unstaged(self) -> None:
+        """Until no volume is left that only its driver can unmount."""
+        while any(state.has_device for state in self.memory.volumes.values()):
+            self.memory.volume_forgotten.clear()
+            await self.memory.volume_forgotten.wait()
+
+    def volumes_in_use(self) -> list[str]:
+        return sorted(name for name, state in self.memory.volumes.items() if state.attachable)
+
+    def uses_devices(self, uid: str) -> bool:
+        """Whether the pod has volumes that only their drivers can unmount."""
+        return any(s.has_device and s.concerns(uid) for s in self.memory.volumes.values())
+
+    # --- drivers, objects and claims that change
+
+    def driver_added(self, driver: str) -> None:
+        """Volumes of the driver need not wait until the backoff of their last failure ends."""
+        for name, state in list(self.memory.volumes.items()):
+            if self.plugins[state.plugin].may_use_driver(name, driver):
+                self.apply(name, BackoffCleared())
+                self.queue.add(name)
+
+    def remount_due(self) -> None:
+        """Publish again what is mounted and must be refreshed from time to time."""
+        for spec in self.desired_specs():
+            if self.plugins[spec.plugin].requires_remount(spec):
+                self.apply(spec.unique_name, RemountRequired(spec.pod.uid))
+
+    def object_changed(self, changed: ReferencedObject) -> None:
+        """A ConfigMap or Secret has changed or was created: publish the volumes that show it again."""
+        for spec in self.desired_specs():
+            if changed in self.plugins[spec.plugin].referenced_objects(spec):
+                self.apply(spec.unique_name, BackoffCleared())
+                self.apply(spec.unique_name, RemountRequired(spec.pod.uid))
+
+    def desired_specs(self) -> list[PodVolumeSpec]:
+        """Every volume of every pod."""
+        desired = self.memory.desired_state_of_world.volumes.values()
+        return [spec for volume in desired for spec in volume.pods.values()]
+
+    def mounted_specs(self) -> list[PodVolumeSpec]:
+        """Every volume that a pod has mounted."""
+        volumes = self.memory.volumes
+        return [s for s in self.desired_specs() if volumes[s.unique_name].is_mounted(s.pod.uid)]
+
+    def claim_read(self, spec: PodVolumeSpec, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
+        """A claim was read again; perhaps its disk has grown."""
+        self.apply(spec.unique_name, ClaimRead(spec.pod.uid, claim, volume))
+
+
+def _is_attachable(state: NodeVolumeState | None) -> bool:
+    return state is not None and state.attachable
+
+
+def _lists_others(old: Node | None, new: Node | None) -> bool:
+    """Whether volumesAttached has changed. Volumes of a Node that was deleted are still attached."""
+    return new is not None and (old is None or old.status.volumes_attached != new.status.volumes_attached)
+
+
+def _attached_volumes(node: Node | None) -> frozenset[AttachedVolume]:
+    return frozenset(node.status.volumes_attached) if node is not None else frozenset()
+
+
+def _shown_fields(pod: Pod) -> tuple[object, object]:
+    """What of a pod mounted files may show."""
+    return pod.metadata.labels, pod.metadata.annotations
+
+
+def _format_names(names: Iterable[str]) -> str:
+    return "[" + " ".join(names) + "]"

@@ -1,1 +1,0 @@
-"""Groups of snapshots: taken and deleted by the driver as a whole."""

@@ -170,6 +170,12 @@ class Host:
             raise HostCommandFailed(completed)
         return completed
 
+    async def capture(
+        self, argv: Sequence[str], *, timeout: float | None, max_output: int
+    ) -> CompletedCommand:
+        """Run a program that may hang, without holding a thread; see `processes.capture`."""
+        return await processes.capture(argv, start=self.call, timeout=timeout, max_output=max_output)
+
     async def spawn(
         self,
         argv: Sequence[str],

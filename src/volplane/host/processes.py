@@ -10,7 +10,8 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -42,6 +43,10 @@ class HostCommandMissing(HostCommandFailed):
 
     def __init__(self, argv: Sequence[str]) -> None:
         super().__init__(CompletedCommand(tuple(argv), 127, b"", b"not installed on this machine"))
+
+
+class OutputTooLong(Exception):
+    """A program wrote more than its caller reads."""
 
 
 class RunningCommand:
@@ -91,6 +96,96 @@ def run(
     if check and completed.code:
         raise HostCommandFailed(completed)
     return completed
+
+
+async def capture(
+    argv: Sequence[str],
+    *,
+    start: Callable[[Callable[[], None]], Awaitable[None]],
+    timeout: float | None,
+    max_output: int,
+) -> CompletedCommand:
+    """Run a program that may take minutes or hang; stdout and stderr come together, in `stdout`.
+
+    Only the start needs a thread (`start` runs it on one). The wait is on descriptors: a program that hangs
+    blocks its caller alone. The output ends with the program, even if something that it started in the
+    background keeps the pipe open. Raises TimeoutError, OutputTooLong; both, and cancelling, kill the
+    program's process group.
+    """
+    running = CapturedCommand(argv)
+    try:
+        await start(running.start)
+        async with asyncio.timeout(timeout):
+            return await running.finish(max_output)
+    except BaseException:
+        running.kill()
+        raise
+
+
+class CapturedCommand:
+    """A program whose whole output is read by the event loop."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.argv = tuple(argv)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cancelled = False
+
+    def start(self) -> None:
+        """Blocking; for a thread."""
+        self._process = subprocess.Popen(
+            self.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        descriptors.restore_limit(self._process.pid)
+        if self._cancelled:  # between the request and the start
+            self.kill()
+
+    async def finish(self, max_output: int) -> CompletedCommand:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        output, descriptor = bytearray(), process.stdout.fileno()
+        os.set_blocking(descriptor, False)
+        exited = asyncio.ensure_future(wait_for_exit(process.pid))
+        try:
+            while not exited.done():
+                readable = asyncio.ensure_future(wait_readable(descriptor))
+                await asyncio.wait({exited, readable}, return_when=asyncio.FIRST_COMPLETED)
+                readable.cancel()
+                if not _read_available(descriptor, output, max_output):
+                    await exited
+            _read_available(descriptor, output, max_output)
+        finally:
+            exited.cancel()
+        process.stdout.close()
+        return CompletedCommand(self.argv, process.wait(), bytes(output), b"")
+
+    def kill(self) -> None:
+        """End it with everything it started in its session's group."""
+        self._cancelled = True
+        if (process := self._process) is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if process.stdout is not None:
+                process.stdout.close()
+            process.wait()
+
+
+def _read_available(descriptor: int, output: bytearray, limit: int) -> bool:
+    """Append what the pipe holds; False at its end."""
+    while True:
+        try:
+            data = os.read(descriptor, 65536)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        output += data
+        if len(output) > limit:
+            raise OutputTooLong(f"more than {limit} bytes of output")
 
 
 class Process:

@@ -24,10 +24,9 @@ from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError
 from volplane.csi.registration import RegistrationInfo
-from volplane.host import Host, NodePaths
-from volplane.node import inotify
+from volplane.host import Host, NodePaths, inotify
+from volplane.host.inotify import Inotify
 from volplane.node.csinode import CSINodeObject, DriverInfo, TopologyCollision
-from volplane.node.inotify import Inotify
 from volplane.volumes.csi import RegisteredDriver, RegisteredDrivers
 
 log = logging.getLogger(__name__)

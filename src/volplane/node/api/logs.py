@@ -16,12 +16,11 @@ from msgspec import Struct
 
 from volplane.base import clock
 from volplane.base.tasks import cancel_and_wait
-from volplane.host import Host, NodePaths
-from volplane.node import inotify
+from volplane.host import Host, NodePaths, inotify
+from volplane.host.inotify import Inotify
 from volplane.node.api.errors import KubeletApiError
 from volplane.node.api.log_files import LogFiles
 from volplane.node.containers.base import ContainerError
-from volplane.node.inotify import Inotify
 from volplane.node.pods.records import ContainerAttempt
 from volplane.node.pods.runtimes import container_id
 from volplane.web import Query

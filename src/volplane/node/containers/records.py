@@ -27,6 +27,7 @@ from msgspec import Struct, structs
 from msgspec.json import Decoder
 
 from volplane.base.directory_identity import boot_id
+from volplane.host.inotify import CLOSE_NOWRITE, CREATE, MOVED_TO, Inotify
 from volplane.host.processes import is_exiting, start_time
 from volplane.node.containers.base import (
     KILLED,
@@ -36,7 +37,6 @@ from volplane.node.containers.base import (
     ContainerSpec,
     make_ended_state,
 )
-from volplane.node.inotify import CLOSE_NOWRITE, CREATE, MOVED_TO, Inotify
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from volplane.node import inotify
-from volplane.node.inotify import Inotify
+from volplane.host import inotify
+from volplane.host.inotify import Inotify
 
 
 async def test_new_and_removed_entries_are_told(tmp_path: Path) -> None:

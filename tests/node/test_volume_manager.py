@@ -24,6 +24,24 @@ async def with_two_pods(here: NodeEnv) -> None:
         await here.wait_until_ready(name)
 
 
+async def test_an_unmount_that_takes_long_does_not_hold_up_the_next_pod() -> None:
+    async with node_env() as here:
+        await with_two_pods(here)
+        both, first = asyncio.Barrier(2), asyncio.Event()
+
+        async def meet(request: Any) -> None:
+            first.set()
+            await both.wait()
+
+        here.disks.hooks["unpublish"] = meet
+        await here.delete("a")
+        await first.wait()
+        await here.delete("b")
+        for name in ("a", "b"):
+            await here.wait_for_phase("gone", name)
+        assert here.disks.count_calls()["unpublish"] == 2
+
+
 async def test_pods_that_leave_together_are_unmounted_side_by_side_and_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

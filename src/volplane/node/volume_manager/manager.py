@@ -5,9 +5,9 @@ and of state wake a volume; `view` puts its desired and actual state together wi
 decides; `act` carries out one step; `memory` holds the states of all volumes, which only `apply` changes.
 
 One worker at a time has a volume. So its mounts are serial, and no unmount overlaps a mount; unmounts of
-several pods run side by side. A call for a pod that is deleted meanwhile runs to its end: only its outcome
-tells what has to be undone. Nothing polls, except for claims that cannot be mounted yet, which a kubelet may
-read but not watch.
+several pods run side by side, whenever each pod leaves. A call for a pod that is deleted meanwhile runs to
+its end: only its outcome tells what has to be undone. Nothing polls, except for claims that cannot be mounted
+yet, which a kubelet may read but not watch.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class VolumeManagerMemory:
     def __init__(self) -> None:
         self.volumes: dict[str, NodeVolumeState] = {}  # by unique name
         self.pods: dict[str, PodVolumes] = {}  # by uid
+        self.unmounting: dict[str, asyncio.Event] = {}  # set when a volume whose pods are unmounted changes
         self.running_pods: set[str] = set()  # pods that may have containers
         self.unresolved_pods: set[str] = set()  # pods of before a restart whose volumes are not known yet
         self.volumes_attached: frozenset[str] = frozenset()  # as the Node lists them
@@ -159,7 +160,12 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
     def wake(self, names: Iterable[str]) -> None:
         """Plan these volumes again, as when the API server has acknowledged them in volumesInUse."""
         for name in names:
-            self.queue.add(name)
+            self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        self.queue.add(name)
+        if unmounting := self.memory.unmounting.get(name):
+            unmounting.set()
 
     # --- 2. what is the case
 
@@ -188,12 +194,10 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
     def batches(
         self, steps: Sequence[VolumeStep | CommonStep]
     ) -> Iterator[Sequence[VolumeStep | CommonStep]]:
-        """Unmounts of several pods side by side, then the rest one after the other."""
-        if unmounts := [step for step in steps if isinstance(step, UnmountVolume)]:
-            yield unmounts
-        for step in steps:
-            if not isinstance(step, UnmountVolume):
-                yield (step,)
+        """Unmounts first. One of them stands for all: `act` unmounts for every pod that has left."""
+        unmounts = [step for step in steps if isinstance(step, UnmountVolume)]
+        others = [step for step in steps if not isinstance(step, UnmountVolume)]
+        yield from ((step,) for step in (*unmounts[:1], *others))
 
     # --- 4. doing it
 
@@ -209,11 +213,9 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
                 if uid in state.desired.pods:
                     await self.operations.run(key, step)
                 return None
-            case UnmountVolume(uid):
-                if uid in state.desired.pods or uid in self.memory.running_pods:
-                    return None
-                await self.operations.run(key, step, keep_pod_data=self.memory.keep_pod_data)
-                return self._replan(key) if len(view.mounts) == 1 else None
+            case UnmountVolume():
+                await self._unmount_pods(key)
+                return self._replan(key)
             case UnmountDevice():
                 await self.operations.run(key, step)
                 return self._replan(key)
@@ -222,6 +224,27 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
                     self.apply(key, VolumeForgotten())
                 return Stop()
         assert_never(step)
+
+    async def _unmount_pods(self, key: str) -> None:
+        """Unmount for all pods that have left, side by side, those that leave meanwhile included."""
+        changed = self.memory.unmounting[key] = asyncio.Event()
+        running: dict[str, asyncio.Task[bool]] = {}
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    changed.clear()
+                    view = self.view(key)
+                    for step in plans.plan(view) if view is not None else ():
+                        if isinstance(step, UnmountVolume) and step.pod not in running:
+                            call = self.operations.run(key, step, keep_pod_data=self.memory.keep_pod_data)
+                            running[step.pod] = task = group.create_task(call)
+                            task.add_done_callback(lambda _: changed.set())
+                    running = {pod: task for pod, task in running.items() if not task.done()}
+                    if not running:
+                        return
+                    await changed.wait()
+        finally:
+            del self.memory.unmounting[key]
 
     def _replan(self, key: str) -> Outcome[NodeVolumeView]:
         """After the last unmount: go on with the device, or with a mount that waited, in the same task."""
@@ -245,7 +268,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
         if _is_attachable(before) != _is_attachable(after):
             self.node.report_volumes_in_use()
         if not isinstance(event, PodChanged):  # no plan depends on a pod's labels or status
-            self.queue.add(name)
+            self._wake(name)
             self._wake_pods(before, after)
 
     def _wake_pods(self, before: NodeVolumeState | None, after: NodeVolumeState | None) -> None:
@@ -383,7 +406,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
             volumes.changed.set()
         for name in [name for name, state in memory.volumes.items() if state.concerns(uid)]:
             self.apply(name, PodRemoved(uid))
-            self.queue.add(name)
+            self._wake(name)
             for other in memory.pods.values():
                 if name in other.blocked_by_label:
                     other.read_again.set()
@@ -443,7 +466,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
         for name, state in list(self.memory.volumes.items()):
             if self.plugins[state.plugin].may_use_driver(name, driver):
                 self.apply(name, BackoffCleared())
-                self.queue.add(name)
+                self._wake(name)
 
     def remount_due(self) -> None:
         """Publish again what is mounted and must be refreshed from time to time."""

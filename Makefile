@@ -29,6 +29,7 @@ packages: ## install the Debian packages that are missing (as root)
 
 peers: ## build the upstream programs that the tests run against, outside the repository
 	@$(PYTHON) tools/peers.py --cache $(CACHE) $(PEERS)
+	@$(PYTHON) tools/debian_vm.py --cache $(CACHE)
 
 demo: setup ## a claim and a pod, data written, the pod moved, data read back; everything removed
 	$(BIN)/volplane demo
@@ -55,6 +56,7 @@ bench-compare: setup ## measure this tree and BASE=<commit> in turns; prints the
 proto: setup ## generate the Python of all *.proto files
 	$(BIN)/python -m volplane.csi.proto
 	$(BIN)/python -m volplane.store.etcd.proto
+	$(BIN)/python -m volplane.node.containers.cri.proto
 
 reference: setup ## write docs/reference.md from the code
 	$(BIN)/python tools/reference.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import shutil
@@ -17,6 +18,7 @@ import uvloop
 from hypothesis.internal.conjecture import providers
 
 from tests.support import failure_printer, machine, peers, vm_tests
+from tests.support.cri import fixtures as cri
 from volplane.base.virtual_time_loop import VirtualLoop
 
 # Use the same examples in every run, so that a failure depends on the change only (`VOLPLANE_EXPLORE=1` uses
@@ -33,7 +35,14 @@ if not os.environ.get("VOLPLANE_EXPLORE"):
 # Find peers in the virtual environment (aws), then on the machine, then among those that `make peers` built.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"], str(peers.BIN)))
 
+# uvloop runs Python between fork and exec. Garbage collection there may free a gRPC channel, which waits for
+# a thread that the child does not have: the child would run for ever, and its parent wait for it.
+os.register_at_fork(before=gc.disable, after_in_parent=gc.enable)
+
 pytest_collection_modifyitems = vm_tests.pytest_collection_modifyitems
+
+registry, private_registry = cri.registry, cri.private_registry
+containerd, own_containerd = cri.containerd, cri.own_containerd
 
 # Everything that tests create is below this directory, so that leaks can be attributed to this worker.
 TEST_DIRECTORY = ""

@@ -29,6 +29,14 @@ from tests.support.vm_tests import CAP_SYS_RESOURCE, has_capability
 def test_it():
     pytest.skip(f"capable: {has_capability(CAP_SYS_RESOURCE)}")
 """
+LONG = """
+import pytest
+from tests.support.vm_tests import CAP_SYS_RESOURCE
+
+@pytest.mark.capability(CAP_SYS_RESOURCE, long=True)
+def test_it():
+    pass
+"""
 BROKEN_OFF = """
 import os, signal, tempfile, threading
 from pathlib import Path
@@ -89,6 +97,13 @@ def test_a_test_that_the_vm_skips_has_not_passed(tmp_path: Path) -> None:
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
     assert "in the VM:" in done.stdout
     assert "capable: True" in done.stdout
+
+
+def test_a_long_test_runs_in_the_vm_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VOLPLANE_TEST_VM", raising=False)
+    done = run_without_the_capability(LONG, tmp_path)
+    assert "this machine lacks a capability; with VOLPLANE_TEST_VM=all it runs" in done.stdout
+    assert done.returncode == pytest.ExitCode.OK, done.stdout
 
 
 def test_a_run_that_is_broken_off_ends_its_vm(tmp_path: Path) -> None:

@@ -15,15 +15,25 @@ need strace strace
 need etcd etcd-server
 need redis-server redis-server
 need ip iproute2
+need tinyproxy tinyproxy-bin
+need microsocks microsocks
 need modprobe kmod
-case $(uname -m) in x86_64 | i?86) need linux.uml user-mode-linux ;; esac # Debian has it for no other
+need containerd containerd
+need runc runc
+need crun crun
+need docker-registry docker-registry
+need busybox busybox-static
+need nginx nginx
+need iptables iptables
+[ -x /usr/lib/cni/bridge ] || missing="$missing containernetworking-plugins"
+case $(uname -m) in x86_64) need qemu-system-x86_64 qemu-system-x86 ;; esac # for tools/debian_vm.py
 ls /usr/lib/*/libseccomp.so.2 /usr/lib*/libseccomp.so.2 2>/dev/null | grep -q . || missing="$missing libseccomp2"
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "installing:$missing"
     export DEBIAN_FRONTEND=noninteractive
-    # Databases are started by those who want one, as containers; not by their packages on this machine.
+    # Databases and runtimes are started by those who want one; not by their packages on this machine.
     if [ ! -e /usr/sbin/policy-rc.d ]; then
         trap 'rm -f /usr/sbin/policy-rc.d' EXIT
         printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d

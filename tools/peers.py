@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -36,16 +37,19 @@ class Peer(NamedTuple):
     version: str
     package: str = ""  # path in the module; "": use `main` below, or no program
     replace: tuple[tuple[str, str], ...] = ()  # modules that the module's archive does not contain
-    deploy: tuple[tuple[str, str], ...] = ()  # (module, directory) of manifests; "" is the peer's own module
+    # (module, directory of manifests, or a file); "" is the peer's own module
+    deploy: tuple[tuple[str, str], ...] = ()
     main: str = ""
     variable: str = "main.version"  # the variable with the program's version
     staged: bool = False  # part of the Kubernetes repository, whose libraries are published separately
+    libraries: str = ""  # the published version of libraries that go.mod takes from the Kubernetes repository
     optional: bool = False  # built only on request, because it takes long
+    source: str = ""  # for a program of our own: its directory in this repository
     lock: str = ""  # for a Python program: the file with its pinned packages
 
     @property
     def is_program(self) -> bool:
-        return bool(self.package or self.main or self.lock)
+        return bool(self.package or self.main or self.source or self.lock)
 
 
 # kubectl's own main lies in a module that cannot be built by itself: this is all of it that matters.
@@ -63,6 +67,64 @@ func main() {
 \t}
 }
 """
+# The OpenTelemetry collector's OTLP receiver, which appends what it receives to a file.
+OTLP_RECEIVER = """package main
+
+import (
+\t"context"
+\t"os"
+
+\t"go.opentelemetry.io/collector/component/componenttest"
+\t"go.opentelemetry.io/collector/confmap"
+\t"go.opentelemetry.io/collector/consumer"
+\t"go.opentelemetry.io/collector/pdata/ptrace"
+\t"go.opentelemetry.io/collector/receiver/otlpreceiver"
+\t"go.opentelemetry.io/collector/receiver/receivertest"
+)
+
+func check(err error) {
+\tif err != nil {
+\t\tpanic(err)
+\t}
+}
+
+func main() {
+\tctx := context.Background()
+\tfile, err := os.OpenFile(os.Args[2], os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+\tcheck(err)
+\tsink, err := consumer.NewTraces(func(_ context.Context, traces ptrace.Traces) error {
+\t\tline, err := (&ptrace.JSONMarshaler{}).MarshalTraces(traces)
+\t\tif err == nil {
+\t\t\t_, err = file.Write(append(line, 10))
+\t\t}
+\t\treturn err
+\t})
+\tcheck(err)
+\tfactory := otlpreceiver.NewFactory()
+\tsettings := factory.CreateDefaultConfig()
+\tcheck(confmap.NewFromStringMap(map[string]any{
+\t\t"protocols": map[string]any{"http": map[string]any{"endpoint": os.Args[1]}},
+\t}).Unmarshal(settings))
+\tmade, err := factory.CreateTraces(ctx, receivertest.NewNopSettings(factory.Type()), settings, sink)
+\tcheck(err)
+\tcheck(made.Start(ctx, componenttest.NewNopHost()))
+\t_, err = os.Stdout.WriteString("ready\\n")
+\tcheck(err)
+\tselect {}
+}
+"""
+ROOT = Path(__file__).resolve().parents[1]
+GO_DRIVER = "tests/support/go_driver"
+
+
+def _digest(directory: str) -> str:
+    """A version for sources of this repository: changed ones are built again."""
+    found = hashlib.sha256()
+    for file in sorted((ROOT / directory).iterdir()):
+        found.update(file.name.encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()[:12]
+
+
 SNAPSHOT_CLIENT = f"{CSI}/external-snapshotter/client/v8"
 SNAPSHOT_CLIENT_VERSION = "v8.2.0"
 KUBERNETES = "35.4"
@@ -118,6 +180,14 @@ PEERS = (
         variable="k8s.io/component-base/version.gitVersion",
     ),
     Peer(
+        "crictl",
+        "sigs.k8s.io/cri-tools",
+        "v1.30.0",
+        "./cmd/crictl",
+        variable="github.com/kubernetes-sigs/cri-tools/pkg/version.Version",
+        libraries="v0.30.0",
+    ),
+    Peer(
         "kube-scheduler",
         "k8s.io/kubernetes",
         f"v1.{KUBERNETES}",
@@ -125,6 +195,45 @@ PEERS = (
         variable="k8s.io/component-base/version.gitVersion",
         staged=True,
         optional=True,
+    ),
+    Peer(
+        "kube-controller-manager",
+        "k8s.io/kubernetes",
+        f"v1.{KUBERNETES}",
+        "k8s.io/kubernetes/cmd/kube-controller-manager",
+        variable="k8s.io/component-base/version.gitVersion",
+        staged=True,
+        optional=True,
+    ),
+    Peer(
+        "helm",
+        "helm.sh/helm/v3",
+        "v3.22.0",
+        "./cmd/helm",
+        variable="helm.sh/helm/v3/internal/version.version",
+        optional=True,
+    ),
+    Peer(
+        "spiffe-csi-driver",
+        "github.com/spiffe/spiffe-csi",
+        "v0.2.3",
+        "./cmd/spiffe-csi-driver",
+        deploy=(("", "example/config"),),
+        optional=True,
+    ),
+    Peer(
+        "otlp-receiver",
+        "go.opentelemetry.io/collector/receiver/otlpreceiver",
+        "v0.150.0",
+        main=OTLP_RECEIVER,
+        optional=True,
+    ),
+    # Not upstream's: a driver in Go without any of our code, which passes all cases of `test-driver`.
+    Peer(
+        "directories-driver",
+        "github.com/container-storage-interface/spec",
+        _digest(GO_DRIVER),
+        source=GO_DRIVER,
     ),
     Peer("moto_server", "moto", "5.2.5", lock="moto.lock"),
     # Databases with manifests of other projects. Later versions of the first use a non-root image without
@@ -135,6 +244,13 @@ PEERS = (
         "k8s.io/kubernetes",
         "v1.20.0",
         deploy=(("", "test/e2e/testing-manifests/statefulset/redis"),),
+    ),
+    # The FlexVolume drivers that Kubernetes had as examples, of the last version with all of them.
+    Peer(
+        "flexvolume-samples",
+        "k8s.io/kubernetes",
+        "v1.7.0",
+        deploy=(("", "examples/volumes/flexvolume/lvm"), ("", "examples/volumes/flexvolume/nfs")),
     ),
 )
 
@@ -261,11 +377,14 @@ def _sources(peer: Peer, place: Path) -> None:
         _go("get", f"{peer.module}@{peer.version}", cwd=place)
         _go("mod", "tidy", cwd=place)
         return
+    if peer.source:
+        shutil.copytree(ROOT / peer.source, place)
+        return
     if peer.staged:
         place.mkdir()
         _go("mod", "init", f"peers/{peer.name}", cwd=place)
         published = peer.version.replace("v1.", "v0.", 1)
-        replaced = [f"-replace={module}={module}@{published}" for module in _staged_modules(peer)]
+        replaced = _use_published(_staged_modules(peer), published)
         _go("mod", "edit", f"-require={peer.module}@{peer.version}", *replaced, cwd=place)
         return
     shutil.copytree(_download(f"{peer.module}@{peer.version}"), place, copy_function=shutil.copyfile)
@@ -276,14 +395,21 @@ def _sources(peer: Peer, place: Path) -> None:
     )  # an archive contains only the list of a vendor directory
     for module, version in peer.replace:
         _go("mod", "edit", f"-replace={module}={module}@{version}", cwd=place)
+    if peer.libraries:
+        _go("mod", "edit", *_use_published(_staged_modules(peer), peer.libraries), cwd=place)
+
+
+def _use_published(modules: Iterable[str], version: str) -> list[str]:
+    return [f"-replace={module}={module}@{version}" for module in modules]
 
 
 def _staged_modules(peer: Peer) -> list[str]:
-    """The libraries that go.mod replaces by directories of the repository."""
+    """The libraries that go.mod replaces by directories of the Kubernetes repository."""
     module = json.loads(
         _go("mod", "edit", "-json", str(_download(f"{peer.module}@{peer.version}") / "go.mod"), cwd=Path("/"))
     )
-    return [r["Old"]["Path"] for r in module["Replace"] if r["New"]["Path"].startswith("./staging/")]
+    staging = ("./staging/", "k8s.io/kubernetes/staging/")
+    return [r["Old"]["Path"] for r in module["Replace"] if r["New"]["Path"].startswith(staging)]
 
 
 def _keep_manifests(cache: Path, peer: Peer) -> None:
@@ -293,7 +419,8 @@ def _keep_manifests(cache: Path, peer: Peer) -> None:
     with tempfile.TemporaryDirectory(prefix="manifests-", dir=cache) as place:
         for module, directory in peer.deploy:
             source = _download(module or f"{peer.module}@{peer.version}") / directory
-            for file in (f for f in source.rglob("*.yaml") if f.is_file()):
+            found = [source] if source.is_file() else [f for f in source.rglob("*.yaml") if f.is_file()]
+            for file in found:
                 kept = Path(place) / "kept" / directory / file.relative_to(source)
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, kept)

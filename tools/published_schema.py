@@ -16,15 +16,12 @@ from typing import Any
 
 import kubernetes_validate
 
+from volplane.api.published_schema import package_of
+
 FILE = Path(__file__).parents[1] / "src/volplane/api/published_schema.json"
 PUBLISHED = (
     Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema/v1.35.0-local/_definitions.json"
 )
-PACKAGES = {
-    "meta": "io.k8s.apimachinery.pkg.apis.meta.v1",
-    "apiextensions": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
-    "noderuntime": "io.k8s.api.node.v1",
-}
 
 Definition = Mapping[str, Any]
 
@@ -43,7 +40,7 @@ def _definitions(
     """The definition of each row; an inlined message has that of a message that contains it."""
     for row, text in rows.items():
         group, _, kind = row.partition(".")
-        name = f"{PACKAGES.get(group, f'io.k8s.api.{group}.v1')}.{kind}"
+        name = f"{package_of(group)}.{kind}"
         if name in published:
             yield row, published[name]
             for word in text.split():
@@ -54,9 +51,12 @@ def _definitions(
 def _word(word: str, definition: Definition) -> str:
     if word.isdecimal() or word.startswith("^"):
         return word
-    name, _, form = word.partition(":")
+    label, sign, type = word.partition("=")
+    name, _, form = label.partition(":")
     name = name.rstrip("!")
     mark = "!" if name in definition.get("required", ()) else ""
+    if sign:
+        return f"{name}{mark}={type}"
     if form in ("", "int64"):
         form = "int64" if _is_int64(definition.get("properties", {}).get(name, {})) else ""
     return f"{name}{mark}:{form}" if form else f"{name}{mark}"

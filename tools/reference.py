@@ -5,13 +5,17 @@ The page is generated from the code; a test fails if it is out of date.
 
 from __future__ import annotations
 
+import pkgutil
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import click
 
+import volplane as package
 from volplane.api import kinds
+from volplane.base import metrics
 from volplane.cli import VERBS, volplane
 from volplane.cli.options import FlagOption
 
@@ -19,7 +23,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
 
 
 def page() -> str:
-    return "\n".join([*_head(), *_verbs(), *_kinds()]) + "\n"
+    return "\n".join([*_head(), *_verbs(), *_kinds(), *_metrics()]) + "\n"
 
 
 def _head() -> Iterator[str]:
@@ -50,7 +54,7 @@ def _verbs() -> Iterator[str]:
 
 def _flag(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Argument):
-        return f"| `{(parameter.name or '').upper()}` | required | |"
+        return f"| `{(parameter.name or '').upper()}` | {'required' if parameter.required else ''} | |"
     assert isinstance(parameter, click.Option)
     return f"| `{max(parameter.opts, key=len)}` | {_default(parameter)} | {parameter.help or ''} |"
 
@@ -76,6 +80,23 @@ def _kinds() -> Iterator[str]:
         short = ", ".join(kind.short_names)
         scope = "yes" if kind.namespaced else "no"
         yield f"| {kind.kind} | `{kind.api_version}` | {kind.plural} | {short} | {scope} | {below} |"
+
+
+def _metrics() -> Iterator[str]:
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    yield ""
+    yield "## Metrics"
+    yield ""
+    yield "Labels are in braces. Histograms have `_bucket`, `_sum` and `_count`."
+    yield ""
+    yield "| metric | type | |"
+    yield "|---|---|---|"
+    for name, kind, labels, text in metrics.list_declared():
+        if not name.startswith("test_"):  # declared by a test in the same process
+            shown = f"{name}{{{','.join(labels)}}}" if labels else name
+            yield f"| `{shown}` | {kind} | {text} |"
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ from volplane.api import codec, kinds, names, quantity, selectors
 from volplane.api.core import ConfigMap, Pod, Secret
 from volplane.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from volplane.api.object import Field, Object, schema
+from volplane.api.published_schema import message_name, package_of
 from volplane.api.storage import VolumeAttachment
-
-_PACKAGES = {"apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"}
 
 
 @cache
@@ -32,8 +31,8 @@ def load_published_schema() -> dict[str, Any]:
 
 
 def definition(kind: kinds.Kind) -> str:
-    group = kind.group.split(".")[0] or "core"
-    return f"{_PACKAGES.get(kind.group, f'io.k8s.api.{group}.{kind.version}')}.{kind.kind}"
+    group, _, name = (kind.message or message_name(kinds.metadata_type(kind))).partition(".")
+    return f"{package_of(group)}.{name}"
 
 
 def _differences(ours: type[Object], name: str, path: str, seen: set[str]) -> list[str]:

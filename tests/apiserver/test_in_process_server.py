@@ -12,6 +12,7 @@ from msgspec import structs
 from volplane.api.core import (
     ConfigMap,
     Event,
+    EventSeries,
     Namespace,
     ObjectReference,
     PersistentVolumeClaim,
@@ -177,6 +178,21 @@ async def test_events_expire_after_an_hour() -> None:
             await asyncio.sleep(200)
             received = [change.type for change in await anext(changes)]
             assert "DELETED" in received or "BOOKMARK" in received
+        assert (await local.list(Event)).items == []
+
+
+@pytest.mark.virtual
+async def test_an_event_that_is_repeated_stays() -> None:
+    async with run_server() as (_, local, _store):
+        about = ObjectReference(kind="ConfigMap", name="a", namespace="default")
+        meta = ObjectMeta(name="a.1", namespace="default")
+        made = await local.create(Event(metadata=meta, involved_object=about, last_timestamp=clock.stamp()))
+        await asyncio.sleep(3000)
+        again = EventSeries(count=2, last_observed_time=clock.microstamp())
+        await local.update(structs.replace(made, series=again))
+        await asyncio.sleep(3000)
+        assert len((await local.list(Event)).items) == 1
+        await asyncio.sleep(1000)
         assert (await local.list(Event)).items == []
 
 

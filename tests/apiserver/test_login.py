@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import stat
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from volplane import web
+from volplane.apiserver.auth import certificates
 from volplane.web import tls
 
 PODS = "/api/v1/pods"
@@ -105,3 +107,14 @@ async def test_a_restart_keeps_certificates_and_token(served: Any, tmp_path: Pat
 async def test_the_admin_reads_non_resource_paths(served: Any, path: str) -> None:
     async with served() as api:
         assert (await api.get(path)).status == 200
+
+
+async def test_an_expired_certificate_is_unauthorized_and_not_a_closed_connection(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served() as api:
+        monkeypatch.setattr(certificates, "LIFETIME", timedelta(seconds=-60))
+        late = client(api.server, user="late", groups=["system:masters"])
+        status, body = await ask(late, PODS)
+        assert status == 401
+        assert b'"reason":"Unauthorized"' in body

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tests.support.etcd import free_port
 from volplane import apiserver
 from volplane.api.core import ConfigMap
 from volplane.api.meta import ObjectMeta
@@ -13,9 +14,10 @@ from volplane.client.transport import PatchStyle
 from volplane.store.sqlite import SqliteStore
 
 
-async def start(directory: Path) -> tuple[RunningApiServer, SqliteStore]:
+async def start(directory: Path, port: int = 0) -> tuple[RunningApiServer, SqliteStore]:
     store = await SqliteStore.open(str(directory / "state.db"))
-    return await apiserver.run(apiserver.ApiServerOptions(data_dir=str(directory)), store), store
+    options = apiserver.ApiServerOptions(data_dir=str(directory), port=port)
+    return await apiserver.run(options, store), store
 
 
 def config_map(name: str) -> ConfigMap:
@@ -23,13 +25,14 @@ def config_map(name: str) -> ConfigMap:
 
 
 async def test_objects_revisions_and_history_survive_a_restart(tmp_path: Path) -> None:
-    server, store = await start(tmp_path)
+    port = free_port()  # a restarted server publishes its port, so it must be the same
+    server, store = await start(tmp_path, port)
     first = await server.in_process_transport().create(config_map("a"))
     second = await server.in_process_transport().create(config_map("b"))
     await server.close(0)
     await store.close()
 
-    server, store = await start(tmp_path)
+    server, store = await start(tmp_path, port)
     local = server.in_process_transport()
     page = await local.list(ConfigMap, "default")
     assert [m.name for m in page.items] == ["a", "b"]

@@ -97,3 +97,15 @@ async def test_a_deployment_is_scaled_through_its_scale(served: Any) -> None:
         assert put.json["spec"] == {"replicas": 5}
         negative = await api.merge(f"{DEPLOYMENTS}/d/scale", {"spec": {"replicas": -1}})
         assert negative.status == 422
+
+
+async def test_a_response_that_is_not_acceptable_is_refused_before_the_act(served: Any) -> None:
+    async with served() as api:
+        await make_pod(api)
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
+        refused = await api.post(f"{DEFAULT}/pods/p/eviction", body, accept="application/xml")
+        assert (refused.status, refused.json["reason"]) == (406, "NotAcceptable")
+        assert (await api.get(f"{DEFAULT}/pods/p")).status == 200
+        review = "/apis/authentication.k8s.io/v1/tokenreviews"
+        refused = await api.post(review, {"spec": []}, accept="application/xml")
+        assert (refused.status, refused.json["reason"]) == (406, "NotAcceptable")

@@ -128,6 +128,28 @@ type(self.port) == string ? self.port.endsWith('%') : self.port > 0
 self.made < timestamp('2027-01-01T00:00:00Z') && self.data == b'ab'
 self == oldSelf && self.nested == oldSelf.nested
 dyn(1) == dyn(1) && dyn([1, 'a'])[1] == 'a'
+quantity('1Gi').isGreaterThan(quantity('1G')) && quantity('500m').add(quantity('0.5')) == quantity('1')
+quantity('2k').asInteger() == 2000 && !quantity('1.5').isInteger() && quantity('-1').sign() == -1
+quantity('1.5').asApproximateFloat() == 1.5 && quantity('3').sub(1).compareTo(quantity('2')) == 0
+isQuantity('1Gi') && !isQuantity('1GB')
+url('https://u@a.example:81/p%20q?x=1&x=2').getHost() == 'a.example:81' && !isURL('a b') && isURL('/p')
+url('https://[::1]:80/p').getHostname() == '::1' && url('https://a.example/p').getPort() == ''
+url('https://a.example/p?x=1&x=2').getQuery()['x'] == ['1', '2']
+url('http://a/b%20c').getEscapedPath() == '/b%20c'
+url('https://a.example/').getScheme() == 'https'
+ip('127.0.0.1').isLoopback() && ip('::1').family() == 6 && !isIP('1.2.3') && !isIP('::ffff:1.2.3.4')
+ip.isCanonical('2001:db8::1') && !ip.isCanonical('2001:DB8::1') && ip('10.0.0.1').isGlobalUnicast()
+ip('224.0.0.5').isLinkLocalMulticast() && ip('169.254.1.1').isLinkLocalUnicast()
+ip('0.0.0.0').isUnspecified()
+cidr('10.0.0.0/8').containsIP('10.1.2.3') && cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')
+!cidr('10.0.0.0/8').containsIP(ip('11.0.0.1')) && cidr('10.1.2.3/8').masked() == cidr('10.0.0.0/8')
+cidr('10.0.0.0/8').prefixLength() == 8 && string(cidr('10.1.2.3/8').ip()) == '10.1.2.3' && !isCIDR('10.0.0.0')
+['10.0.0.1'].all(ip, ip.startsWith('10.'))
+!format.dns1123Label().validate('web').hasValue() && format.dns1123Label().validate('Web').hasValue()
+!format.named('uuid').value().validate('123e4567-e89b-12d3-a456-426614174000').hasValue()
+!format.named('no-such-format').hasValue() && format.date().validate('2026-13-01').hasValue()
+'%s has %d of %.1f%% %x'.format(['a', 3, 2.55, 255]) == 'a has 3 of 2.5% ff'
+'%s %s'.format([[1, true], {'k': null}]) == '[1, true] {k: null}'
 // a remark
 size(self.tags) > 0 // another
 """
@@ -154,6 +176,12 @@ def test_the_expression_is_true(text: str) -> None:
         ("optional.none().value() == 1", "optional.none() dereference"),
         ("'a'.matches('(')", "error parsing regexp"),
         ("[].min() == 1", "min called on empty list"),
+        ("quantity('1GB') == quantity('1')", "quantities must match the regular expression"),
+        ("quantity('1.5').asInteger() == 1", "cannot convert value to integer"),
+        ("ip('1.2.3').family() == 4", 'IP Address "1.2.3" parse error'),
+        ("cidr('10.0.0.0').prefixLength() == 8", "network address parse error"),
+        ("url('a b').getHost() == ''", "URL parse error during conversion from string"),
+        ("'%d'.format(['a']) == ''", "no such overload"),
     ],
 )
 def test_evaluation_fails(text: str, words: str) -> None:

@@ -299,7 +299,7 @@ def test_media_types() -> None:
         apply_patch(POD, "application/json", {}, b"{}")
     with pytest.raises(UnsupportedMediaType, match="is not accepted here"):
         apply_patch(POD, "application/apply-patch+yaml", {}, b"{}")
-    custom = msgspec.structs.replace(POD, type=None)
+    custom = msgspec.structs.replace(POD, struct=None)
     with pytest.raises(UnsupportedMediaType):
         apply_patch(custom, STRATEGIC, {}, b"{}")
     assert apply_patch(POD, MERGE + "; charset=utf-8", {}, b"{}") == {}

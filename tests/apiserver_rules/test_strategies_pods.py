@@ -16,7 +16,8 @@ from volplane.api.meta import Resource
 from volplane.api.scheduling import PriorityClass
 from volplane.apiserver import strategies
 from volplane.apiserver.defaults import pull_policy
-from volplane.apiserver.strategies.pods import qos_class
+from volplane.apiserver.strategies.pods import PodStrategy, qos_class
+from volplane.apiserver.strategies.pods.admission import TolerationSeconds
 from volplane.apiserver.strategy import ApiCall, RequestUser
 
 KIND = kinds.of(Pod)
@@ -267,6 +268,16 @@ async def test_default_tolerations_for_failing_nodes() -> None:
     assert len((await RULES.admit_create(call(account()), everything)).spec.tolerations) == 1
 
 
+async def test_the_server_decides_how_long_pods_stay_on_failing_nodes() -> None:
+    rules = PodStrategy(RULES.kind)
+    rules.toleration_seconds = TolerationSeconds(not_ready=2, unreachable=0)
+    made = await rules.admit_create(call(account()), pod())
+    assert [t.toleration_seconds for t in made.spec.tolerations] == [2, 0]
+    bare = structs.replace(made, spec=structs.replace(made.spec, tolerations=()))
+    again = await rules.admit_update(call(account()), made, bare)
+    assert [t.toleration_seconds for t in again.spec.tolerations] == [2, 0]
+
+
 def priority(name: str, value: int, **more: Any) -> PriorityClass:
     return msgspec.convert({"metadata": {"name": name}, "value": value, **more}, PriorityClass)
 
@@ -362,6 +373,13 @@ SPECS: dict[str, tuple[Pod, list[str]]] = {
     "two sources": (
         pod(volumes=[{"name": "v", "emptyDir": {}, "hostPath": {"path": "/"}}]),
         ["spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"],
+    ),
+    "flexVolume options": (
+        pod(volumes=[{"name": "v", "flexVolume": {"driver": "d", "options": {"X.Kubernetes.io/a": "b"}}}]),
+        [
+            'spec.volumes[0].flexVolume.options[X.Kubernetes.io/a]: Invalid value: "X.Kubernetes.io/a": '
+            "kubernetes.io and k8s.io namespaces are reserved"
+        ],
     ),
     "no claim name": (
         pod(volumes=[{"name": "v", "persistentVolumeClaim": {}}]),

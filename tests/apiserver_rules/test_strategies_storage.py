@@ -326,6 +326,29 @@ VOLUME_SPECS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "spec.persistentVolumeReclaimPolicy: Forbidden: may not be 'recycle' for a hostPath mount of '/'",
         ],
     ),
+    "flexVolume options": (
+        {
+            "csi": None,
+            "flexVolume": {
+                "options": {
+                    "size": "1",
+                    "example.com/pool": "a",
+                    "mykubernetes.io/x": "a",
+                    "Kubernetes.IO/fsType": "b",
+                    "storage.k8s.io/x": "c",
+                    "k8s.io": "d",
+                }
+            },
+        },
+        [
+            "spec.flexVolume.driver: Required value",
+            *(
+                f'spec.flexVolume.options[{key}]: Invalid value: "{key}": kubernetes.io and k8s.io '
+                "namespaces are reserved"
+                for key in ("Kubernetes.IO/fsType", "storage.k8s.io/x", "k8s.io")
+            ),
+        ],
+    ),
     "local needs a node": (
         {"csi": None, "local": {"path": "/a"}},
         ["spec.nodeAffinity: Required value: Local volume requires node affinity"],

@@ -25,6 +25,7 @@ SOURCE = Path(volplane.__file__).parent
 
 ALLOWED = {
     "volplane.base.metrics._declared": "a process exposes one set of Prometheus metrics",
+    "volplane.base.metrics._sources": "the running roles whose counts computed gauges add up",
     "volplane.base.failpoint._fail_points": "set by the environment of the process, which they kill",
     "volplane.api.kinds._BY_TYPE": "memo of a pure function: a type is listed when it is made",
     "volplane.apiserver.cpu_offload._worker": "one worker thread: Python runs one thread at a time anyway",

@@ -73,10 +73,11 @@ class Parts:
                         self.methods[node.name] = node
 
     def keys_functions(self) -> Iterator[ast.AST]:
-        """What is passed as `keys` to `self.watch` and `self.follow`."""
+        """What is passed as `keys` to `self.watch`, `self.follow` and `self.watch_source`."""
+        watching = [("self", name) for name in ("watch", "follow", "watch_source")]
         for method in self.methods.values():
             for call in ast.walk(method):
-                if isinstance(call, ast.Call) and _path(call.func) in (("self", "watch"), ("self", "follow")):
+                if isinstance(call, ast.Call) and _path(call.func) in watching:
                     named = [keyword.value for keyword in call.keywords if keyword.arg == "keys"]
                     for given in (*call.args[1:2], *named):
                         yield from self._resolve(given)

@@ -56,3 +56,9 @@ async def test_wall_time_follows_the_virtual_loop() -> None:
     await asyncio.sleep(360)
     assert clock.now() == before + 360
     assert clock.wall() - EPOCH == timedelta(seconds=clock.now())
+
+
+def test_a_microstamp_of_now_is_between_two_readings_of_the_clock() -> None:
+    before, now, after = clock.wall(), clock.parse(clock.microstamp()), clock.wall()
+    assert before <= now <= after
+    assert len(clock.microstamp()) == len("2026-01-02T03:04:05.000060Z")

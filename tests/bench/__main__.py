@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import compileall
+import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import uvloop
+from msgspec import Struct
 
 import volplane
 from tests.bench import (
@@ -22,6 +24,8 @@ from tests.bench import (
     claim_burst,
     claim_to_pod,
     claims,
+    container_runtime,
+    cpu,
     csi_baseline,
     memory,
     pods,
@@ -30,8 +34,9 @@ from tests.bench import (
 )
 from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure, document, machine, table
+from tests.support.cri.containerd import NEEDED
 
-KEYS = "abcdefghij"
+KEYS = "abcdefghijkl"
 
 
 class Sizes:
@@ -68,31 +73,55 @@ async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits, tables: Tab
         _say("j: the API server" + (", and its peer" if api.PEER else ""))
         more, tables["j"] = await api.measure(sizes.seconds, sizes.writes)
         figures += more
+    if "k" in only:
+        _say("k: CPU time of claims")
+        figures += await cpu.measure(nodes, sizes.claims, sizes.rounds)
     if set(only) & set("abcdgi"):
         async with ClusterProcess(nodes) as running:
             figures += await _on_one(running, only, sizes, waits)
     if "i" in only:
         figures += await claim_burst.alone(sizes.burst)
+    if "l" in only:
+        if missing := [name for name in NEEDED if shutil.which(name) is None]:
+            _say(f"l: nothing, because {', '.join(missing)} is not installed (tools/packages.sh)")
+        else:
+            _say("l: a container runtime")
+            figures += await container_runtime.measure(nodes, sizes.journeys, sizes.pods, sizes.rounds)
     return sorted(figures, key=lambda figure: KEYS.index(figure.key))
 
 
+class Step(Struct, frozen=True):
+    """One measurement on a running cluster."""
+
+    name: str
+    measure: Callable[[], Awaitable[list[Figure]]]
+    subject: str = ""  # of the CPU time; "": the CPU time is not shown
+    count: int = 0  # number of subjects, those to warm up included
+
+
 async def _on_one(running: ClusterProcess, only: str, sizes: Sizes, waits: Waits) -> list[Figure]:
-    steps: dict[str, tuple[str, Callable[[], Awaitable[list[Figure]]]]] = {
-        "g": ("the floor", lambda: csi_baseline.measure(running, sizes.floor)),
-        "a": ("journeys", lambda: claim_to_pod.measure(running, sizes.journeys)),
-        "b": ("single claims", lambda: claims.one_by_one(running, sizes.singles)),
-        "c": ("many claims", lambda: claims.at_once(running, sizes.claims, sizes.rounds)),
-        "d": ("many pods", lambda: pods.measure(running, sizes.pods, sizes.rounds)),
-        "i": ("a burst of claims", lambda: claim_burst.measure(running, sizes.burst)),
+    journeys, singles = sizes.journeys + claim_to_pod.WARM_UP, sizes.singles + claims.WARM_UP
+    many, crowd = sizes.claims * sizes.rounds, sizes.pods * sizes.rounds
+    steps = {
+        "g": Step("the floor", lambda: csi_baseline.measure(running, sizes.floor)),
+        "a": Step("journeys", lambda: claim_to_pod.measure(running, sizes.journeys), "journey", journeys),
+        "b": Step("single claims", lambda: claims.one_by_one(running, sizes.singles), "claim", singles),
+        "c": Step("many claims", lambda: claims.at_once(running, sizes.claims, sizes.rounds), "claim", many),
+        "d": Step("many pods", lambda: pods.measure(running, sizes.pods, sizes.rounds), "pod", crowd),
+        "i": Step("a burst of claims", lambda: claim_burst.measure(running, sizes.burst)),
     }
     figures: list[Figure] = []
-    for key, (name, step) in steps.items():
+    for key, step in steps.items():
         if key in only:
-            _say(f"{key}: {name}")
-            before = running.cpu_times()
-            figures += await step()
+            _say(f"{key}: {step.name}")
+            before, cpu_before = running.cpu_times(), running.cpu_seconds()
+            figures += await step.measure()
             run, delayed = (now - then for now, then in zip(running.cpu_times(), before, strict=True))
             waits[key] = delayed / (run + delayed)
+            if step.subject:
+                each = (running.cpu_seconds() - cpu_before) * 1000 / step.count
+                name = f"CPU time per {step.subject}, create and delete"
+                figures.append(Figure(key=key, name=name, unit="ms", samples=(each,)))
     return figures
 
 
@@ -102,7 +131,7 @@ def _say(text: str) -> None:
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h,i,j")
+    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h,i,j,k,l")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
     chosen = parser.parse_args(given)

@@ -21,7 +21,7 @@ from statistics import median
 import msgspec
 from msgspec import Struct
 
-from tests.bench.cluster_process import PATIENCE, VOLPLANE
+from tests.bench.cluster_process import COMMAND, PATIENCE
 from tests.bench.load import Connection, Load, Target
 from tests.bench.report import Figure
 
@@ -221,7 +221,7 @@ async def _ours() -> AsyncIterator[tuple[Target, float]]:
     directory = Path(tempfile.mkdtemp(prefix="vp-bench-api-"))
     begun = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
-        VOLPLANE,
+        *COMMAND,
         "apiserver",
         "--data-dir",
         str(directory),

@@ -56,7 +56,9 @@ async def at_once(running: ClusterProcess, count: int, rounds: int) -> list[Figu
     return [Figure(key="c", name=name, unit="s", samples=tuple(samples), aim=aim, upstream=upstream)]
 
 
-async def create_bound(running: ClusterProcess, count: int, word: str) -> float:
+async def create_bound(
+    running: ClusterProcess, count: int, word: str, storage_class: str = IMMEDIATE
+) -> float:
     """Seconds until all of them are Bound."""
     claims = await running.watch(PersistentVolumeClaim)
     names = [f"{word}-{number}" for number in range(count)]
@@ -69,7 +71,7 @@ async def create_bound(running: ClusterProcess, count: int, word: str) -> float:
     start = time.monotonic_ns()
     async with asyncio.TaskGroup() as group:
         for name in names:
-            group.create_task(running.client.create(claim(name, IMMEDIATE)))
+            group.create_task(running.client.create(claim(name, storage_class)))
     await until(claims, all_bound, f"{count} claims are Bound")
     return (time.monotonic_ns() - start) / 1e9
 

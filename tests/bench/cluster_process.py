@@ -1,5 +1,7 @@
 """The cluster to measure: `volplane up` as a process, and a client over HTTPS.
 
+VOLPLANE_BENCH_COMMAND is the command of another `volplane` to measure, such as that of an older commit.
+
 Nothing here polls: the process prints when it is ready, objects are watched, and a container writes to a
 named pipe when it has written its data.
 """
@@ -8,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -26,7 +30,9 @@ from volplane.client.cache import Cache
 from volplane.client.client import Client
 from volplane.client.https import HttpsTransport
 
-VOLPLANE = str(Path(sys.executable).parent / "volplane")
+COMMAND = shlex.split(os.environ.get("VOLPLANE_BENCH_COMMAND", "")) or [
+    str(Path(sys.executable).parent / "volplane")
+]
 PATIENCE = 120.0  # seconds for anything that is measured
 SIGNAL = "written"
 
@@ -40,8 +46,9 @@ class ClusterProcess:
     transport: HttpsTransport
     process: asyncio.subprocess.Process
 
-    def __init__(self, nodes: int) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: int, *options: str) -> None:
+        """`options`: further ones of `volplane up`."""
+        self.nodes, self.options = nodes, options
         self.directory = Path(tempfile.mkdtemp(prefix="vp-bench-"))
         # Beside the data directory: that one is hidden from containers.
         self.signals = Path(tempfile.mkdtemp(prefix="vp-signal-"))
@@ -59,12 +66,13 @@ class ClusterProcess:
     async def start(self) -> None:
         with (self.directory / "up.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                VOLPLANE,
+                *COMMAND,
                 "up",
                 "--data-dir",
                 str(self.directory),
                 "--nodes",
                 str(self.nodes),
+                *self.options,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -116,6 +124,15 @@ class ClusterProcess:
         run, delayed, _ = Path(f"/proc/{self.process.pid}/schedstat").read_text().split()
         return int(run), int(delayed)
 
+    def cpu_seconds(self, *, children: bool = True) -> float:
+        """CPU time of all threads of the cluster so far, and of the processes that it has started."""
+        own = _own_cpu_seconds(self.process.pid)
+        if not children:
+            return own
+        below = descendants(self.process.pid)
+        ended = sum(map(_ended_cpu_seconds, [self.process.pid, *below]))
+        return own + ended + sum(map(_own_cpu_seconds, below))
+
     async def watch(self, type: type[T]) -> Cache[T]:
         """A cache of all objects of a kind."""
         cache = self.client.cache(type)
@@ -131,7 +148,40 @@ class ClusterProcess:
 
     async def spans(self, since: int) -> list[Span]:
         """The trace of the process since that time, on the machine's monotonic clock."""
-        return msgspec.json.decode(await self.get(f"/debug/trace?since={since}"), type=list[Span])
+        found = msgspec.json.decode(await self.get(f"/debug/trace?since={since}"), type=list[dict[str, Any]])
+        return [Span(**fields) for fields in found]
+
+
+def _own_cpu_seconds(pid: int) -> float:
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # the kernel's number of the clock of that process
+    except OSError:  # ended meanwhile
+        return 0.0
+
+
+def _ended_cpu_seconds(pid: int) -> float:
+    """CPU time of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:  # ended meanwhile
+        return 0.0
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:  # ended meanwhile
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found, waiting = [], [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
 
 
 async def until(cache: Cache[Any], test: Callable[[], bool], what: str) -> None:

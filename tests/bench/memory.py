@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 
 from tests.bench.claims import create_bound, delete_all
-from tests.bench.cluster_process import ClusterProcess
+from tests.bench.cluster_process import ClusterProcess, descendants
 from tests.bench.report import Figure
 
 SETTLE = 1.0  # seconds after the last write until background work is done
@@ -45,22 +45,6 @@ def total(pid: int) -> float:
 def own_pages(pid: int) -> float:
     path = f"/proc/{pid}/smaps_rollup"
     return _field(path, "Private_Clean:") + _field(path, "Private_Dirty:")
-
-
-def descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:  # ended meanwhile
-            continue
-        children.setdefault(parent, []).append(int(stat.parent.name))
-    found, waiting = [], [pid]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
 
 
 def _field(path: str, name: str) -> float:

@@ -21,7 +21,6 @@ from volplane.apiserver.settings import ApiServerOptions
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.client.https import HttpsTransport
-from volplane.client.kubeconfig import BadKubeconfig
 from volplane.client.transport import ChangeType
 from volplane.store.memory import MemoryStore
 from volplane.web import HttpClient, Request, Response, serve
@@ -208,49 +207,6 @@ def write(place: Path, config: object) -> Path:
     path = place / "config.json"
     path.write_text(json.dumps(config))
     return path
-
-
-SERVER = {"server": "https://127.0.0.1:1"}
-CLUSTER = {"name": "c", "cluster": SERVER}
-CONTEXT = {"name": "x", "context": {"cluster": "c", "user": "u"}}
-
-
-@pytest.mark.parametrize(
-    ("broken", "word"),
-    [
-        ({}, "no current-context"),
-        ({"current-context": "x"}, "no context 'x'"),
-        ({"current-context": "x", "contexts": [CONTEXT]}, "no cluster 'c'"),
-        ({"current-context": "x", "contexts": [CONTEXT], "clusters": [CLUSTER]}, "no user 'u'"),
-        (
-            {
-                "current-context": "x",
-                "contexts": [CONTEXT],
-                "clusters": [CLUSTER],
-                "users": [{"name": "u", "user": {"exec": {"command": "aws"}}}],
-            },
-            "exec",
-        ),
-        (
-            {
-                "current-context": "x",
-                "contexts": [CONTEXT],
-                "clusters": [{"name": "c", "cluster": {**SERVER, "certificate-authority-data": "%"}}],
-                "users": [{"name": "u", "user": {}}],
-            },
-            "not base64",
-        ),
-        ([], "not a kubeconfig"),
-    ],
-)
-def test_a_broken_kubeconfig_says_what_is_wrong(place: Path, broken: object, word: str) -> None:
-    with pytest.raises(BadKubeconfig, match=word):
-        kubeconfig.load(write(place, broken))
-
-
-def test_a_missing_kubeconfig_is_named(place: Path) -> None:
-    with pytest.raises(BadKubeconfig, match="nowhere"):
-        kubeconfig.load(place / "nowhere")
 
 
 async def test_an_empty_list_may_be_null() -> None:

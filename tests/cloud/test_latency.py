@@ -19,6 +19,7 @@ from volplane.cloud.faults import FaultScript
 from volplane.csi import v1
 from volplane.drivers.ebs import AwsAccount, EbsController, EbsNode, EbsNodeConfig, connect_ec2
 from volplane.drivers.ebs.ec2 import Ec2, Ec2Error
+from volplane.drivers.ebs.inline import ConnectEc2
 from volplane.host import Host, NodePaths
 from volplane.rules import latency
 from volplane.sdk import Local
@@ -43,19 +44,33 @@ async def cloud(directory: Path, host: Host, **more: Any) -> AsyncIterator[tuple
             await ec2.close()
 
 
+def connecting(ec2: Ec2) -> ConnectEc2:
+    async def connect() -> Ec2:
+        return ec2
+
+    return connect
+
+
 @pytest.mark.root
 @pytest.mark.virtual
-@pytest.mark.parametrize(("profile", "least", "most"), [("ebs", 15, 45), ("io2", 5, 20)])
+@pytest.mark.parametrize(
+    ("profile", "kind", "least", "most"),
+    [("ebs", "gp3", 15, 45), ("io2", "gp3", 5, 20), ("aws", "gp3", 15, 45), ("aws", "io2", 5, 16)],
+)
 async def test_a_journey_takes_as_long_as_in_a_cloud(
-    tmp_path: Path, profile: str, least: float, most: float
+    tmp_path: Path, profile: str, kind: str, least: float, most: float
 ) -> None:
     host = Host()
     async with cloud(tmp_path, host, latency=profile) as (ec2, paths):
         controller = Local(EbsController(ec2))
-        node = Local(EbsNode(EbsNodeConfig("i-1", ZONE, latency=profile), host, paths))
+        own = EbsNode(EbsNodeConfig("i-1", ZONE, latency=profile), host, paths, connect=connecting(ec2))
+        node = Local(own)
         for number in range(3):
             create = v1.CreateVolumeRequest(
-                name=f"pvc-{number}", volume_capabilities=[EXT4], capacity_range={"required_bytes": GIB}
+                name=f"pvc-{number}",
+                volume_capabilities=[EXT4],
+                capacity_range={"required_bytes": 4 * GIB},
+                parameters={"type": kind, **({"iops": "100"} if kind == "io2" else {})},
             )
             made = await controller.call("CreateVolume", create, timeout=60)
             volume, start = made.volume.volume_id, clock.now()
@@ -115,7 +130,7 @@ def test_the_ranges_lie_in_the_table() -> None:
     for (profile, step), (low, high) in table.items():
         assert low <= latency.seconds(profile, step, 0.0) <= latency.seconds(profile, step, 1.0) <= high
     assert latency.seconds("efs", "AttachVolume", 0.5) == 0
-    with pytest.raises(ValueError, match="ebs, io2, efs"):
+    with pytest.raises(ValueError, match="ebs, io2, efs, aws"):
         CloudOptions(data_dir="", access_key="", secret_key="", latency="floppy")
 
 
@@ -157,7 +172,7 @@ async def test_a_slow_answer_is_no_answer(tmp_path: Path) -> None:
         request = v1.CreateVolumeRequest(
             name="x", volume_capabilities=[EXT4], capacity_range={"required_bytes": GIB}
         )
-        with pytest.raises(Exception, match="does not answer"):
+        with pytest.raises(Exception, match=r"CreateVolume: .* did not answer within 60 s"):
             await controller.call("CreateVolume", request, timeout=200)
         await asyncio.sleep(100)
         made = await controller.call("CreateVolume", request, timeout=60)

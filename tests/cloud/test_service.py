@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from volplane.cloud import CloudInstance, CloudOptions, DiskService, open_service
+from volplane.cloud import CloudInstance, CloudOptions, DiskService, disks, open_service
 from volplane.cloud.create_volume import CloudVolumeRequest
 from volplane.cloud.errors import Ec2ErrorResponse, RecordsLostError
 from volplane.cloud.model import AttachmentState, CloudAttachment, CloudVolume, VolumeShape, VolumeState
 from volplane.cloud.service import double_attaches
 from volplane.host import Host
+from volplane.store import StoreFailed
 from volplane.store.memory import MemoryStore
 
 pytestmark = pytest.mark.root
@@ -81,6 +83,30 @@ async def test_a_disk_is_made_attached_moved_and_removed(tmp_path: Path) -> None
         await service.delete(volume.id)
         assert os.listdir(tmp_path / "disks") == []
         await assert_refused("InvalidVolume.NotFound", service.delete(volume.id))
+
+
+class RefusingStore(MemoryStore):
+    """A store that may refuse to create records of volumes."""
+
+    is_refusing = False
+
+    async def create(self, key: str, value: bytes) -> int:
+        if self.is_refusing and "/volumes/" in key:
+            raise StoreFailed("disk I/O error")
+        return await super().create(key, value)
+
+
+async def test_a_volume_that_cannot_be_stored_is_not_shown_any_more_and_is_made_at_the_next_request(
+    tmp_path: Path,
+) -> None:
+    store = RefusingStore()
+    async with cloud(tmp_path, store) as service:
+        store.is_refusing = True
+        with pytest.raises(StoreFailed):
+            await service.create(REQUEST)
+        assert (service.records.volumes, service.records.granted) == ({}, 0)
+        store.is_refusing = False
+        assert (await service.create(REQUEST)).state is VolumeState.AVAILABLE
 
 
 async def test_a_token_makes_one_volume(tmp_path: Path) -> None:
@@ -289,6 +315,7 @@ async def test_a_killed_service_is_finished_by_the_next(
     service = await died.__aenter__()
     with pytest.raises(Killed):
         await use_volume(service)
+    await service.records._background.close()  # a dead process writes nothing more
     monkeypatch.setattr("volplane.base.failpoint.is_armed", False)
     async with open_service(settings(tmp_path), host, store) as service:
         unfinished = {VolumeState.CREATING, VolumeState.DELETING}
@@ -302,6 +329,23 @@ async def test_a_killed_service_is_finished_by_the_next(
         assert service.records.volumes == {}
     assert os.listdir(tmp_path / "disks") == []
     await host.close()
+
+
+async def test_a_disk_of_an_instance_without_a_record_does_not_keep_the_service_from_starting(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore()
+    async with cloud(tmp_path, store) as service:
+        leaving, attached = await service.create(REQUEST), await service.create(replace(REQUEST, token="2"))
+        for volume, state in ((leaving, AttachmentState.DETACHING), (attached, AttachmentState.ATTACHED)):
+            on_missing = CloudAttachment("i-9", "/dev/xvdba", state)
+            await service.records.put_volume(
+                replace(volume, state=VolumeState.IN_USE, attachment=on_missing, used=True)
+            )
+    async with cloud(tmp_path, store) as service:
+        found = service.volume(leaving.id)
+        assert (found.state, found.attachment) == (VolumeState.AVAILABLE, None)
+        assert service.volume(attached.id).state is VolumeState.IN_USE
 
 
 async def test_files_that_belong_to_nothing_are_removed_only_if_they_hold_nothing(tmp_path: Path) -> None:
@@ -411,3 +455,21 @@ def test_a_record_survives_its_json(tmp_path: Path) -> None:
         "vol-1", ZONE, VolumeShape(1, "gp3"), VolumeState.IN_USE, attachment=held, tags={"a": "b"}, used=True
     )
     assert msgspec.json.decode(msgspec.json.encode(volume), type=CloudVolume) == volume
+
+
+def test_a_disk_that_is_deleted_while_disks_are_counted_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gone.img", "kept.img"):
+        (tmp_path / name).write_bytes(b"x" * 4096)
+    scan = os.scandir
+
+    @contextmanager
+    def delete_one(directory: str) -> Iterator[list[os.DirEntry[str]]]:
+        with scan(directory) as entries:
+            found = list(entries)
+        (tmp_path / "gone.img").unlink()
+        yield found
+
+    monkeypatch.setattr(os, "scandir", delete_one)
+    assert disks._count_written_bytes(str(tmp_path)) == (tmp_path / "kept.img").stat().st_blocks * 512

@@ -117,3 +117,28 @@ def test_the_interpreter_of_a_script_is_brought_along(tmp_path: Path) -> None:
         path.touch()
     script.write_text(f"#!{program} -u\n")
     assert host_paths.hidden_paths(Command((str(script),))) == (str(script.parent), str(tmp_path / "python"))
+
+
+def test_the_neighbours_of_a_script_are_brought_along(tmp_path: Path) -> None:
+    script = tmp_path / "app" / "driver.py"
+    script.parent.mkdir()
+    script.touch()
+    assert host_paths.hidden_paths(Command(("/usr/bin/env", str(script)))) == (str(script.parent),)
+
+
+def test_a_link_in_a_covered_directory_is_brought_along(tmp_path: Path) -> None:
+    link = tmp_path / "venv"
+    link.symlink_to("/usr/lib")
+    assert str(link) in host_paths.hidden_paths(Command(("/usr/bin/env", str(link))))
+
+
+def test_the_sources_of_editable_installs_are_brought(tmp_path: Path) -> None:
+    """`pip install -e` writes their directory into the environment, which may be far from it."""
+    environment, sources = tmp_path / "venv", tmp_path / "driver" / "src"
+    packages = environment / "lib/python3.11/site-packages"
+    for directory in (environment / "bin", packages, sources):
+        directory.mkdir(parents=True)
+    (packages / "driver.pth").write_text(f"import site\n{sources}\n{tmp_path / 'removed'}\n")
+    program = environment / "bin" / "python"
+    program.symlink_to("/usr/bin/env")
+    assert host_paths.hidden_paths(Command((str(program),))) == (str(sources), str(environment))

@@ -107,3 +107,9 @@ def test_what_is_wrong_names_the_field_and_the_reason(tmp_path: Path, text: str,
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidDriver, match="no such file"):
         external_driver.read_driver_file(tmp_path / "none.yaml")
+
+
+def test_a_program_is_no_driver_file(tmp_path: Path) -> None:
+    (tmp_path / "driver").write_bytes(b"\x7fELF\xd0\xff")
+    with pytest.raises(InvalidDriver, match=r"driver is not text: .* use --driver-command"):
+        external_driver.read_driver_file(tmp_path / "driver")

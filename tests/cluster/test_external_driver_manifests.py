@@ -195,3 +195,58 @@ def test_upstreams_example_driver_is_found_in_its_own_manifests() -> None:
     assert made.name == "hostpath.csi.k8s.io"
     assert made.node is not None
     assert {"--endpoint=unix://${CSI_SOCKET}", "--nodeid=${NODE_ID}"} <= set(made.node.argv)
+
+
+def test_the_flags_of_the_sidecars_are_the_authors() -> None:
+    flags = (
+        "args: [--csi-address=$(ADDRESS), -v=5, --timeout=90s, --leader-election, --http-endpoint, ':8080'],"
+    )
+    text = CONTROLLER.replace("{name: side, ", f"{{name: side, {flags} ").replace(
+        "{name: side, ", "{name: side, env: [{name: ADDRESS, value: /csi/csi.sock}], "
+    )
+    assert read_deployed(NODE, text).deployed_sidecars == {"provisioner": ("--timeout=90s",)}
+    assert read_deployed(NODE).deployed_sidecars == {}
+
+
+ACCESS = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: b}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: reads}
+subjects: [{kind: ServiceAccount, name: driver-account, namespace: kube-system}]
+---
+apiVersion: things.example.com/v1
+kind: Thing
+metadata: {name: one, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: reads}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things.example.com}
+spec: {names: {kind: Thing}}
+"""
+
+
+def test_what_the_driver_reads_and_may_do_is_taken_over_with_definitions_first() -> None:
+    node = NODE.replace("      containers:", "      serviceAccountName: driver-account\n      containers:")
+    driver = read_deployed(ACCESS, node)
+    kinds = [thing["kind"] for thing in driver.resources]
+    assert kinds == ["CustomResourceDefinition", "ClusterRole", "Thing"]
+    assert driver.cluster_roles == ("reads",)
+    assert driver.has_account
+
+
+def test_a_variable_of_the_author_comes_after_those_that_it_refers_to() -> None:
+    """A container's variable is expanded from earlier ones only."""
+    command = Command(("/opt/driver",), {"CSI_ENDPOINT": "unix://$CSI_SOCKET"})
+    driver = ExternalDriver(controller=command, node=command)
+    made = external_driver.build_manifests(driver, external_driver.DiscoveredDriver(name="d.example.com"))
+    manifest = next(m for m in map(user_drivers.to_manifest, made) if m["kind"] == "DaemonSet")
+    containers = manifest["spec"]["template"]["spec"]["containers"]
+    env = next(one for one in containers if one["name"] == "driver")["env"]
+    names = [one["name"] for one in env]
+    assert names.index("CSI_SOCKET") < names.index("CSI_ENDPOINT")
+    assert names.count("CSI_ENDPOINT") == 1

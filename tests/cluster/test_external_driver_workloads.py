@@ -300,3 +300,26 @@ def test_ready_means_registered_and_available() -> None:
         make_driver(), local("CREATE_DELETE_VOLUME", "EXPAND_VOLUME"), nodes
     )
     assert one.nodes == ("worker-1",)
+
+
+def test_flags_of_the_authors_manifests_replace_the_defaults() -> None:
+    creates = facts("CREATE_DELETE_VOLUME", "CREATE_DELETE_SNAPSHOT")
+    own = external_driver.build_manifests(
+        make_driver(deployed_sidecars={"provisioner": ("--timeout=90s",)}), creates
+    )
+    found = containers(own, Deployment)
+    assert list(found["csi-provisioner"].args)[1:] == ["--timeout=90s"]
+    assert list(found["csi-snapshotter"].args)[1:] == ["--extra-create-metadata"]
+
+
+@pytest.mark.parametrize(("given", "published"), [(("--enable-capacity",), True), ((), False)])
+def test_capacity_is_published_if_the_authors_provisioner_does(
+    given: tuple[str, ...], published: bool
+) -> None:
+    spread = facts("CREATE_DELETE_VOLUME", "GET_CAPACITY", plugin=PLACES, topology={"zone": "a"})
+    own = external_driver.build_manifests(make_driver(deployed_sidecars={"provisioner": given}), spread)
+    arguments = containers(own, Deployment)["csi-provisioner"].args
+    assert ("--enable-capacity" in arguments, "--capacity-ownerref-level=2" in arguments) == (
+        published,
+        published,
+    )

@@ -12,7 +12,7 @@ from volplane.cluster.data_directory import DataDirectory
 
 
 def ports(made: data_directory.SavedCluster) -> list[int]:
-    return [made.port, made.cloud_port, *made.kubelet_ports.values()]
+    return [made.port, made.cloud_port, made.controller_manager_port, *made.kubelet_ports.values()]
 
 
 def test_clusters_that_start_at_the_same_time_choose_different_ports(
@@ -25,9 +25,10 @@ def test_clusters_that_start_at_the_same_time_choose_different_ports(
     places = [DataDirectory(tmp_path / name) for name in "abc"]
     try:
         one, other = (ports(place.prepare_ports_and_keys(nodes=2)) for place in places[:2])
-        assert len({*one, *other}) == 8
+        assert len({*one, *other}) == 10
         places[0].release()
-        monkeypatch.setattr(data_directory, "free_port", lambda: one[0])
+        released = iter(one)
+        monkeypatch.setattr(data_directory, "free_port", lambda: next(released))
         assert places[2].prepare_ports_and_keys(port=1).cloud_port == one[0]
     finally:
         for place in places:
@@ -42,7 +43,7 @@ def test_a_port_that_people_know_stays_and_the_others_give_way(tmp_path: Path) -
         first.save(held)
         again = second.prepare_ports_and_keys(nodes=1)
         assert again.port == held.port
-        assert not {again.cloud_port, *again.kubelet_ports.values()} & set(ports(held))
+        assert not {*ports(again)[1:]} & set(ports(held))
     finally:
         first.release()
         second.release()

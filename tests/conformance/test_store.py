@@ -25,7 +25,6 @@ from volplane.store import (
     StoreWatch,
     WatchOverrun,
 )
-from volplane.store.compaction import keep_compacted
 from volplane.store.etcd import EtcdStore
 from volplane.store.memory import MemoryStore
 from volplane.store.sqlite import SqliteStore
@@ -440,22 +439,6 @@ async def test_the_future_cannot_be_compacted(opened: Open) -> None:
         newest = await store.create("/a", b"")
         with pytest.raises(FutureRevision):
             await store.compact(newest + 1)
-
-
-@pytest.mark.virtual
-async def test_history_is_kept_by_age_and_by_count(opened: Open) -> None:
-    async with opened(backlog=5000) as store:
-        start, floor = store.revision, store.floor
-        housekeeping = asyncio.ensure_future(keep_compacted(store, age=300, keep=10))
-        await asyncio.sleep(1)
-        for n in range(30):
-            await store.create(f"/{n}", b"")
-        await asyncio.sleep(300)
-        assert store.floor in (floor, start)  # not old enough
-        await asyncio.sleep(300)
-        assert store.floor == start + 20  # old enough, but ten are kept
-        housekeeping.cancel()
-        await asyncio.gather(housekeeping, return_exceptions=True)
 
 
 # Closing

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from volplane.node.containers.base import ContainerNotRunning
-from volplane.node.containers.process_exec import CannotExec
+from volplane.node.containers.base import CannotExec, ContainerNotRunning
 
 pytestmark = pytest.mark.root
 

@@ -108,17 +108,26 @@ async def test_a_restarted_driver_is_found_at_once(tmp_path: Path) -> None:
                 assert caught.value.code is Code.UNAVAILABLE
 
 
-async def test_an_unavailable_of_the_drivers_own_keeps_the_connection(tmp_path: Path) -> None:
+async def test_an_unavailable_of_the_drivers_own_does_not_break_a_call_in_progress(tmp_path: Path) -> None:
     path = str(tmp_path / "csi.sock")
+    reached, released = asyncio.Event(), asyncio.Event()
+
+    async def slow_probe(request: v1.ProbeRequest, context: Any) -> v1.ProbeResponse:
+        reached.set()
+        await released.wait()
+        return await probe(request, context)
+
     async with (
-        UnixRpcServer(path, {"DeleteVolume": unavailable, "Probe": probe}),
+        UnixRpcServer(path, {"DeleteVolume": unavailable, "Probe": slow_probe}),
         CsiChannel(path) as channel,
     ):
-        await channel.call("Probe", v1.ProbeRequest())
-        link = channel._link
-        with pytest.raises(CallError, match="come back later"):
-            await channel.call("DeleteVolume", v1.DeleteVolumeRequest(volume_id="v"))
-        assert channel._link is link
+        slow = asyncio.ensure_future(channel.call("Probe", v1.ProbeRequest()))
+        await reached.wait()
+        for _ in range(2):
+            with pytest.raises(CallError, match="come back later"):
+                await channel.call("DeleteVolume", v1.DeleteVolumeRequest(volume_id="v"))
+        released.set()
+        assert (await slow).ready.value
 
 
 async def test_ready_waits_for_the_driver(tmp_path: Path) -> None:

@@ -16,8 +16,12 @@ from tests.support.vm_tests import CAP_SYS_RESOURCE
 from volplane.csi import convert, v1
 from volplane.csi.outcome import Code
 from volplane.drivers.ebs import AwsAccount, EbsController, connect_ec2
+from volplane.drivers.ebs.disk_attacher import poll_while
+from volplane.drivers.ebs.ec2 import Ec2, Ec2Unreachable
 from volplane.host import Host, devices
 from volplane.sdk import Local
+from volplane.sdk.errors import Aborted
+from volplane.web.sigv4 import AwsKeys
 
 pytestmark = pytest.mark.root
 
@@ -314,7 +318,7 @@ async def test_block_volumes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param("ext4", marks=pytest.mark.capability(CAP_SYS_RESOURCE)), "xfs"]
+    "kind", [pytest.param("ext4", marks=pytest.mark.capability(CAP_SYS_RESOURCE, long=True)), "xfs"]
 )
 async def test_a_volume_grows_while_it_is_used(tmp_path: Path, kind: str) -> None:
     if shutil.which(f"mkfs.{kind}") is None:
@@ -353,3 +357,26 @@ async def test_a_cloud_that_does_not_answer_leaves_the_outcome_open(tmp_path: Pa
     await expect_error(Code.UNAVAILABLE, caller.call("CreateVolume", request))
     await ec2.close()
     await host.close()
+
+
+async def test_a_cloud_that_is_silent_is_reported_with_the_call_and_the_time() -> None:
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    ec2 = Ec2(endpoint, region="r", keys=lambda: AwsKeys("a", "b"), timeout=0.1)
+    with pytest.raises(Ec2Unreachable, match=f"^AttachVolume: {endpoint}/ did not answer within 0.1 s$"):
+        await ec2.call("AttachVolume", {})
+    await ec2.close()
+    server.close()
+
+
+@pytest.mark.virtual
+async def test_a_state_that_does_not_end_is_uncertain_and_named() -> None:
+    async def state() -> str:
+        return "attaching"
+
+    with pytest.raises(Aborted, match="EC2: vol-1 on i-1 is still attaching after 300 s"):
+        await poll_while("vol-1 on i-1", state, "attaching")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ebs import EXT4, GIB, MODE, EbsEnvironment, ebs_environment, expect_error
-from volplane.csi import convert
+from volplane.csi import convert, v1
 from volplane.csi.outcome import Code
 from volplane.host import copies, filesystems
 
@@ -119,4 +119,26 @@ async def test_a_superblock_that_was_lost_does_not_make_a_device_blank(tmp_path:
         await w.unstage(volume, "i-1")
         await w.host.call(wrote(0, bytes(8192)), device)
         await expect_error(Code.FAILED_PRECONDITION, w.stage(volume, "i-1", context))
+        await w.wipe(volume, "i-1")
+
+
+@pytest.mark.parametrize("method", ["NodeStageVolume", "NodePublishVolume"])
+async def test_a_partition_is_refused_because_only_whole_disks_can_be_mounted(
+    tmp_path: Path, method: str
+) -> None:
+    async with ebs_environment(tmp_path) as w:
+        volume, context, device = await attach_volume(w)
+        place = w.paths["i-1"].staging("ebs.csi.aws.com", volume)
+        fields = {
+            "volume_id": volume,
+            "staging_target_path": place,
+            "publish_context": context,
+            "volume_context": {"partition": "1"},
+            "volume_capability": EXT4,
+        }
+        more = {"target_path": place} if method == "NodePublishVolume" else {}
+        request = getattr(v1, f"{method}Request")(**fields, **more)
+        text = await expect_error(Code.INVALID_ARGUMENT, w.nodes["i-1"].call(method, request))
+        assert "partition 1" in text
+        assert await w.host.probe(device) is None
         await w.wipe(volume, "i-1")

@@ -140,17 +140,14 @@ def report(
     return WaitReport.of(role, key, wait, NOW - timedelta(seconds=since), next_try)
 
 
-async def explain_first(
-    subject: Resource,
-    *others: Resource,
-    roles: Sequence[WaitReport] | None = None,
-    unread: Sequence[str] = (),
-) -> ExplainResult:
-    """Explain the first object, in a cluster of these objects; `unread`: kinds that may not be read."""
+def cluster_of(
+    *objects: Resource, roles: Sequence[WaitReport] | None = None, unread: Sequence[str] = ()
+) -> ClusterState:
+    """A cluster of these objects; `unread`: kinds that may not be read."""
     caches = SnapshotCaches(None)
     caches.unread = dict.fromkeys(unread, "forbidden")
     by_kind: dict[type[Resource], dict[str, Resource]] = {}
-    for count, obj in enumerate((subject, *others), 1):
+    for count, obj in enumerate(objects, 1):
         meta = structs.replace(obj.metadata, resource_version=str(count), uid=obj.uid or f"uid-{obj.name}")
         made = structs.replace(obj, metadata=meta)
         by_kind.setdefault(type(obj), {})[made.key] = made
@@ -161,9 +158,21 @@ async def explain_first(
         if kind is Lease:
             caches.put(kind, list(found.values()), namespace="kube-node-lease")
     reports = RoleReports(roles, asked=True) if roles is not None else None
-    first = by_kind[type(subject)][subject.key]
+    return ClusterState(caches, reports, NOW)
+
+
+async def explain_first(
+    subject: Resource,
+    *others: Resource,
+    roles: Sequence[WaitReport] | None = None,
+    unread: Sequence[str] = (),
+) -> ExplainResult:
+    """Explain the first object, in a cluster of these objects; `unread`: kinds that may not be read."""
+    state = cluster_of(subject, *others, roles=roles, unread=unread)
+    first = (await state.cache(type(subject))).at(subject.key)
+    assert first is not None
     target = ExplainTarget(type(subject), subject.name, subject.namespace)
-    return await explain(ClusterState(caches, reports, NOW), target, first)
+    return await explain(state, target, first)
 
 
 def waiting(answer: ExplainResult) -> ExplanationStep:

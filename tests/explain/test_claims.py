@@ -164,6 +164,46 @@ async def test_growth_waits_for_the_driver_and_then_for_the_node() -> None:
     assert answer.advice == ("start a pod that uses the claim",)
 
 
+async def test_the_disk_of_an_in_tree_volume_was_expanded_by_the_resizer_of_its_csi_driver() -> None:
+    mine, disk = bound_pair("data", "pv", resources={"requests": {"storage": "2Gi"}})
+    status = {"allocatedResourceStatuses": {"storage": "NodeResizePending"}}
+    resizer = {"volume.kubernetes.io/storage-resizer": DRIVER}
+    mine = change(mine, metadata={"annotations": {**mine.metadata.annotations, **resizer}})
+    source = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
+    grown = change(disk, spec={"capacity": {"storage": "2Gi"}, **source})
+    answer = await explain_first(change(mine, status=status), grown)
+    assert [step.who for step in answer.steps if step.what.endswith("disk")] == [f"csi-resizer of {DRIVER}"]
+
+
+async def test_a_file_system_that_cannot_grow_while_it_is_mounted_needs_a_restart_of_the_pod() -> None:
+    mine, disk = bound_pair("data", "pv", resources={"requests": {"storage": "2Gi"}})
+    pending = {"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": at(20)}
+    status = {"conditions": [pending], "allocatedResourceStatuses": {"storage": "NodeResizePending"}}
+    grown, user = change(disk, spec={"capacity": {"storage": "2Gi"}}), running("web", "data", on="a")
+    answer = await explain_first(change(mine, status=status), grown, user, node("a"))
+    assert answer.answer == "the disk is expanded; the kubelet expands its file system for pod web"
+    assert answer.advice == ()
+    failure = event(change(user, metadata={"uid": "uid-web"}), "VolumeResizeFailed", "ext4 cannot grow")
+    answer = await explain_first(change(mine, status=status), grown, user, node("a"), failure)
+    assert answer.answer.endswith("which pod web uses: ext4 cannot grow")
+    assert answer.advice == (
+        "restart the pod, so that the file system is expanded before it is mounted: "
+        "kubectl delete pod -n default web",
+    )
+
+
+async def test_a_volume_whose_claim_is_being_deleted_waits_for_the_claim() -> None:
+    mine, disk = bound_pair("data", "pv")
+    mine = going(change(mine, metadata={"finalizers": ["kubernetes.io/pvc-protection"]}), 30)
+    answer = await explain_first(disk, mine, running("web", "data", on="a"), node("a"))
+    assert (answer.waits, answer.answer) == (True, "still used by pod default/web")
+    assert [step.what for step in answer.steps] == [
+        "claim default/data: be deleted",
+        f"be released, and then: {disk.spec.persistent_volume_reclaim_policy}",
+    ]
+    assert answer.advice == ("kubectl delete pod -n default web",)
+
+
 async def test_a_claim_asks_for_a_volume_by_name() -> None:
     mine = codec.convert(
         PersistentVolumeClaim, {**codec.to_dict(provisioned_pair("data")), "status": {"phase": "Pending"}}

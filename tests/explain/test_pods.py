@@ -293,3 +293,43 @@ async def test_a_pod_that_goes_waits_for_its_containers_and_then_for_its_volumes
     answer = await explain_first(web, node("a"), *bound_pair("data", "pv"), roles=[others, note])
     assert answer.answer == "vol-pv: target is busy, retried in 4s"
     assert answer.steps[0].what == "its containers have stopped"
+
+
+# --- in-tree volumes
+
+EBS_VOLUME = {"volumes": [{"name": "v", "awsElasticBlockStore": {"volumeID": "aws:///vol-pv"}}]}
+INLINE_SPEC = {"csi": {"driver": DRIVER, "volumeHandle": "vol-pv"}, "accessModes": ["ReadWriteOnce"]}
+
+
+async def test_an_in_tree_volume_of_a_pod_is_attached_first() -> None:
+    web = pod("web", on="a", spec=EBS_VOLUME, status=MOUNTING)
+    answer = await explain_first(web, node("a"), *registered_node("a"))
+    assert waiting(answer).what == f"attach {DRIVER}-vol-pv to a"
+    refused = {"attachError": {"message": "InvalidVolume.NotFound"}}
+    held = change(attachment("pv", "a", attached=False), spec={"source": {"inlineVolumeSpec": INLINE_SPEC}})
+    answer = await explain_first(
+        web, node("a"), change(held, status={"attached": False, **refused}), *registered_node("a")
+    )
+    assert waiting(answer).why.endswith(": InvalidVolume.NotFound")
+    assert waiting(answer).who == f"csi-attacher of {DRIVER}"
+
+
+async def test_then_it_is_mounted() -> None:
+    web = pod("web", on="a", spec=EBS_VOLUME, status=MOUNTING)
+    held = change(attachment("pv", "a"), spec={"source": {"inlineVolumeSpec": INLINE_SPEC}})
+    answer = await explain_first(web, in_use("a", "pv"), held, *registered_node("a"))
+    assert waiting(answer).what.startswith(f"stage and mount {DRIVER}-vol-pv")
+
+
+async def test_a_volume_that_has_no_valid_id_is_explained_by_its_event() -> None:
+    bad = {"volumes": [{"name": "v", "awsElasticBlockStore": {"volumeID": "aws://x"}}]}
+    web = pod("web", on="a", spec=bad, status=MOUNTING)
+    said = 'volume v: awsElasticBlockStore.volumeID: "aws://x" is not a volume id'
+    answer = await explain_first(web, node("a"), event(web, "FailedMount", said))
+    assert waiting(answer).why == said
+
+
+async def test_an_attached_inline_volume_has_no_name() -> None:
+    held = change(attachment("pv", "a"), spec={"source": {"inlineVolumeSpec": INLINE_SPEC}})
+    answer = await explain_first(held, node("a"))
+    assert answer.answer == "an inline volume is attached to a"

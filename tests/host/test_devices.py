@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import uuid
 from collections.abc import Callable
 from io import BufferedRandom
@@ -20,6 +22,7 @@ from volplane.host import (
     HostCommandFailed,
     HostCommandMissing,
     UnreadableDevice,
+    devices,
     filesystems,
 )
 
@@ -120,6 +123,28 @@ async def test_a_device_held_open_is_not_detached_now_nor_when_it_is_closed(host
         await host.loop_detach(device)
     assert device in await host.loops()
     assert await host.loop_detach(device)
+
+
+async def test_a_device_that_somebody_looks_at_for_a_moment_is_detached(
+    host: Host, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "BUSY_TIMEOUT", 60.0)
+    tried, unbind = threading.Event(), devices._unbind
+
+    def note(device: str, file: str) -> bool:
+        try:
+            return unbind(device, file)
+        finally:
+            tried.set()
+
+    monkeypatch.setattr(devices, "_unbind", note)
+    device = disk()
+    with held_open(device):
+        detached = asyncio.ensure_future(host.loop_detach(device))
+        await asyncio.to_thread(tried.wait)
+        assert not detached.done()
+    assert await detached
+    assert device not in await host.loops()
 
 
 async def test_a_device_takes_over_the_new_size_of_its_file(host: Host, room: Path, disk: Disk) -> None:

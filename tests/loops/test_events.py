@@ -115,6 +115,27 @@ async def test_telling_never_waits_and_the_backlog_is_bounded(monkeypatch: pytes
         assert len(await w.client.list(Event, "default")) == module.BACKLOG
 
 
+async def test_events_are_written_once_no_more_come() -> None:
+    async with world() as w, EventRecorder(w.client, "binder") as events:
+        for number in range(5):
+            events.normal(A, f"Step{number}", "done")
+            await asyncio.sleep(module.LULL * 0.8)
+        assert await list_events(w.client) == []
+        await asyncio.sleep(module.LULL)
+        assert len(await list_events(w.client)) == 5
+
+
+async def test_events_that_keep_coming_are_written_after_two_seconds() -> None:
+    async with world() as w, EventRecorder(w.client, "binder") as events:
+        end = asyncio.get_running_loop().time() + module.PATIENCE * 1.1
+        number = 0
+        while asyncio.get_running_loop().time() < end:
+            events.normal(A, f"Step{number}", "done")
+            number += 1
+            await asyncio.sleep(module.LULL * 0.8)
+        assert await list_events(w.client) != []
+
+
 async def test_stopping_writes_what_was_told() -> None:
     async with world() as w:
         async with EventRecorder(w.client, "binder") as events:

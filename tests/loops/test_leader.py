@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -276,3 +277,16 @@ async def test_who_is_overtaken_stops() -> None:
         with pytest.raises(LeaseLost):
             await task
         assert (await lease(w)).holder_identity == "thief"
+
+
+async def test_a_standby_logs_who_leads_once_for_each_leader(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "volplane.loops.leader")
+    async with world() as w:
+        one, two = Candidate(w, "one"), Candidate(w, "two")
+        async with running(two.run()):
+            await asyncio.sleep(1)
+            async with running(one.run()):
+                await asyncio.sleep(100)
+        assert [r.getMessage() for r in caplog.records if "leads" in r.getMessage()] == [
+            "lease default/the-lease: two leads"
+        ]

@@ -108,3 +108,13 @@ async def test_a_taker_that_leaves_does_not_take_a_wake_up_with_it() -> None:
     queue.add("a")  # wakes the first
     leaving.cancel()
     assert await staying == "a"
+
+
+async def test_a_closed_queue_forgets_waits_and_failures() -> None:
+    queue: Queue[str] = Queue()
+    queue.retry("a", FOR_NODE)
+    queue.retry("a", FOR_NODE)
+    queue.close()
+    assert queue.waits == []
+    assert queue.failures("a") == 0
+    assert queue.retry("a", FOR_NODE) == queue.backoff.delay(1)

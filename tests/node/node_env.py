@@ -154,6 +154,7 @@ class NodeEnv:
         self.role: Kubelet | None = None
         self.timeout = 30.0  # seconds for any wait
         self._stack = stack
+        self._cleanups: list[Callable[[], Awaitable[Any]]] = []
         self._driver: AsyncExitStack | None = None
         self._server: DriverServer | None = None
         self.registrar: RegistrationServer | None = None
@@ -168,7 +169,7 @@ class NodeEnv:
             region="us-east-1",
             instance_id="i-0123456789",
             instance_type="m5.large",
-            **settings,
+            **{"volume_plugin_dir": f"{self.directory}/exec", **settings},
         )
         self.role = Kubelet(made, client or self.api.separate_client("kubelet"), self.host, self.images)
         await self.role.start()
@@ -219,13 +220,19 @@ class NodeEnv:
             await self._driver.aclose()
             self._driver = None
 
+    def add_cleanup(self, clean_up: Callable[[], Awaitable[Any]]) -> None:
+        """Call it at the end, when nothing is mounted."""
+        self._cleanups.append(clean_up)
+
     async def close(self) -> None:
         await self.stop()
         await self.stop_driver()
         network.remove_bridge(bridge_name(self.paths.root))  # left by a node that was not drained
-        await self.host.close()
         for entry in mounts.read_table().under(self.directory):
             mounts.unmount(entry.target, detach=True)
+        for clean_up in self._cleanups:
+            await clean_up()
+        await self.host.close()
         shutil.rmtree(self.directory)
 
     # --- the rest of the cluster

@@ -32,7 +32,8 @@ class NodeProcess:
         self._here, self._kubeconfig = here, kubeconfig
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self, failpoint: str = "") -> None:
+    async def start(self, failpoint: str = "", **more: str) -> None:
+        """`more`: flags of the node."""
         flags = {
             "kubeconfig": self._kubeconfig,
             "hostname-override": NODE,
@@ -40,6 +41,8 @@ class NodeProcess:
             "zone": "us-east-1a",
             "region": "us-east-1",
             "instance-id": "i-1",
+            "volume-plugin-dir": f"{self._here.directory}/exec",
+            **{name.replace("_", "-"): value for name, value in more.items()},
         }
         with Path(f"{self._here.directory}/node.log").open("ab") as log:  # noqa: ASYNC230
             self._process = await asyncio.create_subprocess_exec(

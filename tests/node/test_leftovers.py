@@ -123,6 +123,20 @@ async def test_a_volume_whose_staging_cannot_be_read_stays_in_use() -> None:
         await until_clean(here)
 
 
+async def test_a_container_that_ignores_its_signal_is_killed_before_the_node_gives_up() -> None:
+    """Its pod allows it more time than the node has."""
+    async with node_env() as here:
+        await here.start(shutdown_grace_period=3.0)
+        await here.start_driver()
+        await here.wait_until_registered()
+        await here.volume()
+        stubborn = {"image": "busybox", "command": ["sh", "-c", "trap '' TERM; sleep 1000 & wait; wait"]}
+        await here.pod(claim="data", container=stubborn)
+        await here.wait_until_ready()
+        await here.stop()
+        assert here.list_mounts() == []
+
+
 def _overwrite(here: NodeEnv, content: str) -> int:
     files = list(Path(here.paths.root).rglob("vol_data.json"))
     for file in files:

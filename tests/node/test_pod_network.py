@@ -19,8 +19,8 @@ from volplane.api.core import Node, Pod
 from volplane.csi.health import METHOD, GrpcHealthStatus, HealthCheckError, check
 from volplane.host import network
 from volplane.host.netlink import Netlink
+from volplane.node.network.interface import StreamPair
 from volplane.node.network.pod_network import bridge_name
-from volplane.node.network.relay import StreamPair
 
 pytestmark = pytest.mark.root
 PATIENCE = 60.0

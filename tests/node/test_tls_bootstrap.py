@@ -29,7 +29,7 @@ from volplane import apiserver
 from volplane.api.certificates import CertificateSigningRequest
 from volplane.api.codec import convert
 from volplane.api.core import Node, Secret
-from volplane.api.errors import Forbidden, Unavailable
+from volplane.api.errors import Forbidden, Unauthorized
 from volplane.apiserver.server import RunningApiServer
 from volplane.client.cache import Caches
 from volplane.client.client import Client
@@ -248,7 +248,7 @@ async def test_a_machine_that_was_away_for_too_long_joins_again(tmp_path: Path) 
         old = here.shorten(f"{here.pki}/{PAIR}", seconds=1)
         # The server reads a coarser clock, which turns to the next second a few milliseconds later.
         await so(lambda: old.not_valid_after_utc + timedelta(seconds=1) < datetime.now(UTC), 60)
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unauthorized):
             await identity(here)
         await here.join()
         assert await identity(here) == NAME

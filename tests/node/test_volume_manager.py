@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.node_env import NodeEnv, node_env
+from tests.node.node_env import DRIVER, NodeEnv, node_env, wait_briefly
+from volplane.api.codec import convert
+from volplane.api.storage import CSIDriver
+from volplane.csi.outcome import CallError, Code
 
 pytestmark = pytest.mark.root
 
@@ -64,3 +67,45 @@ async def test_pods_that_leave_together_are_unmounted_side_by_side_and_once(
         await until(out_of_use)
         assert here.disks.count_calls() == {"stage": 1, "publish": 2, "unpublish": 2, "unstage": 1}
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def with_a_pod_that_needs_no_attach(here: NodeEnv) -> None:
+    free = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": False}}
+    await here.client.create(convert(CSIDriver, free))
+    await here.start()
+    await here.start_driver()
+    await here.wait_until_registered()
+    await here.volume(attached=False)
+    await here.pod(claim="data")
+    await here.wait_until_ready()
+
+
+async def test_without_attach_a_pod_stays_until_its_volume_was_unstaged() -> None:
+    async with node_env() as here:
+        await with_a_pod_that_needs_no_attach(here)
+        began, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def hold(request: Any) -> None:
+            began.set()
+            await goes_on.wait()
+
+        here.disks.hooks["unstage"] = hold
+        await here.delete()
+        await began.wait()
+        await wait_briefly()
+        assert await here.phase() != "gone"
+        goes_on.set()
+        await here.wait_for_phase("gone")
+
+
+async def test_without_attach_a_pod_stays_only_until_the_first_failed_unstage() -> None:
+    async with node_env() as here:
+        await with_a_pod_that_needs_no_attach(here)
+
+        async def fail(request: Any) -> None:
+            raise CallError(Code.INTERNAL, "no")
+
+        here.disks.hooks["unstage"] = fail
+        await here.delete()
+        await here.wait_for_phase("gone")
+        here.disks.hooks.clear()

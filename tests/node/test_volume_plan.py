@@ -6,6 +6,9 @@ import pytest
 
 from volplane.node.volume_manager.plan import (
     NOT_MANAGED,
+    AttachState,
+    AttachVolume,
+    DetachVolume,
     ExpandInUseVolume,
     ForgetNodeVolume,
     MountDevice,
@@ -28,6 +31,8 @@ from volplane.rules.waits import Wait, WaitData, WaitReason
 ABSENT, MOUNTED, UNCERTAIN = MountState.ABSENT, MountState.MOUNTED, MountState.UNCERTAIN
 DISK = {"name": "disk", "has_device": True, "attachable": True}
 READY = {**DISK, "reported_in_use": True, "attached": True}
+OWN = {**DISK, "controller_manages_attach": False, "kubelet_attaches": True}
+ATTACHED = AttachState.ATTACHED
 NOT_REPORTED = Wait(WaitReason.VOLUMES_IN_USE)
 OTHER_LABEL = Wait(WaitReason.SELINUX_RELABEL, WaitData(volume="disk"))
 
@@ -193,6 +198,39 @@ CASES = {
         volume(**DISK, desired_pods=("a",), controller_manages_attach=False),
         [RejectMount("a", NOT_MANAGED, attach=True)],
     ),
+    "a node that attaches for itself attaches before it mounts": (
+        volume(**OWN, desired_pods=("a", "b")),
+        [AttachVolume("a"), MountDevice("a"), MountVolume("a"), MountVolume("b")],
+    ),
+    "an attach whose outcome is not known is repeated": (
+        volume(**OWN, desired_pods=("a",), attachment=AttachState.UNCERTAIN, device=MOUNTED),
+        [AttachVolume("a"), MountVolume("a")],
+    ),
+    "a volume that the node has attached is mounted": (
+        volume(**OWN, desired_pods=("a",), attachment=ATTACHED),
+        [MountDevice("a"), MountVolume("a")],
+    ),
+    "an attach that failed waits for its backoff, and the mount for it": (
+        volume(
+            **OWN,
+            desired_pods=("a",),
+            backoffs=(OperationBackoff(Operation.ATTACH, "", 1.0, "no slot"),),
+        ),
+        ["no slot"],
+    ),
+    "what the node has attached is unmounted before it is detached": (
+        volume(**OWN, attachment=ATTACHED, device=MOUNTED),
+        [UnmountDevice()],
+    ),
+    "what the node has attached is detached before it is forgotten": (
+        volume(**OWN, attachment=AttachState.UNCERTAIN),
+        [DetachVolume()],
+    ),
+    "a detach that failed waits for its backoff": (
+        volume(**OWN, attachment=ATTACHED, backoffs=(OperationBackoff(Operation.DETACH, "", 1.0, "in use"),)),
+        ["in use"],
+    ),
+    "what the node has detached is forgotten": (volume(**OWN), [ForgetNodeVolume()]),
     "without attach it does not matter who attaches": (
         volume(name="x", desired_pods=("a",), has_device=True, controller_manages_attach=False),
         [MountDevice("a"), MountVolume("a")],

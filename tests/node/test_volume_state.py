@@ -14,6 +14,9 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volu
 from volplane.node.volume_manager.expansion import ExpansionOutcome, ExpansionTarget
 from volplane.node.volume_manager.manager import VolumeManagerMemory
 from volplane.node.volume_manager.plan import (
+    AttachState,
+    AttachVolume,
+    DetachVolume,
     ExpandInUseVolume,
     ForgetNodeVolume,
     MountDevice,
@@ -26,6 +29,7 @@ from volplane.node.volume_manager.plan import (
     plan,
 )
 from volplane.node.volume_manager.reducer import (
+    AttachmentFound,
     AttachmentLost,
     AttachmentVerified,
     BackoffCleared,
@@ -39,6 +43,7 @@ from volplane.node.volume_manager.reducer import (
     PodChanged,
     PodRemoved,
     RemountRequired,
+    VolumeAttached,
     VolumeEvent,
     VolumeForgotten,
     reduce,
@@ -146,17 +151,66 @@ def test_a_device_that_is_found_on_disk_is_not_forgotten_before_it_is_unmounted(
     assert state.actual.is_present
 
 
-def test_only_mounted_pods_are_remounted_and_once() -> None:
+def test_only_mounted_pods_are_remounted_and_until_that_succeeds() -> None:
     assert not after(added("a"), RemountRequired("a")).desired.remount_pods
     state = after(RemountRequired("a"), state=mounted("a"))
     assert state.desired.remount_pods == {"a"}
-    assert not after(ended(MountVolume("a"), FINAL), state=state).desired.remount_pods
+    state = after(MountStarted(state.desired.pods["a"]), state=state)
+    assert not after(ended(MountVolume("a"), DONE), state=state).desired.remount_pods
+    assert after(ended(MountVolume("a"), FINAL), state=state).desired.remount_pods == {"a"}
+
+
+def test_a_remount_required_during_a_mount_follows_it() -> None:
+    """The mount in progress may have read a Secret before it changed."""
+    first = after(added("a"))
+    start = MountStarted(first.desired.pods["a"])
+    state = after(start, RemountRequired("a"), ended(MountVolume("a"), DONE), state=first)
+    assert state.desired.remount_pods == {"a"}
+
+
+def test_a_mount_that_shows_an_earlier_pod_does_not_count_as_the_remount() -> None:
+    state = mounted("a")
+    start = MountStarted(state.desired.pods["a"])
+    state = after(PodChanged(pod("a")), RemountRequired("a"), start, state=state)
+    assert after(ended(MountVolume("a"), DONE), state=state).desired.remount_pods == {"a"}
 
 
 def test_a_live_read_of_the_attachment_holds_until_the_node_lists_it_no_longer() -> None:
-    state = after(added("a"), AttachmentVerified())
+    state = after(added("a"), AttachmentVerified("/dev/vdb"))
     assert state.actual.attachment_verified
-    assert not after(AttachmentLost(), state=state).actual.attachment_verified
+    assert state.actual.device_path == "/dev/vdb"
+    lost = after(AttachmentLost(), state=state)
+    assert not lost.actual.attachment_verified
+    assert lost.actual.device_path == ""
+
+
+def test_an_attach_by_the_kubelet_is_uncertain_after_any_error_of_the_driver() -> None:
+    state = after(added("a"), VolumeAttached("/dev/vdb"), ended(AttachVolume("a")))
+    assert state.actual.attachment is AttachState.ATTACHED
+    assert state.actual.device_path == "/dev/vdb"
+    for outcome in (FINAL, LOST):
+        failed = after(added("a"), ended(AttachVolume("a"), outcome))
+        assert failed.actual.is_attached_by_kubelet
+        assert delay(failed, Operation.ATTACH) == 0.5
+    not_tried = after(added("a"), ended(AttachVolume("a"), MountOutcome.TRANSIENT))
+    assert not not_tried.actual.is_attached_by_kubelet
+
+
+def test_only_success_detaches() -> None:
+    state = after(added("a"), VolumeAttached("/dev/vdb"), PodRemoved("a"))
+    failed = after(ended(DetachVolume(), FINAL), state=state)
+    assert failed.actual.attachment is AttachState.UNCERTAIN
+    assert delay(failed, Operation.DETACH) == 0.5
+    assert after(ended(DetachVolume(), MountOutcome.TRANSIENT), state=state).actual == state.actual
+    done = after(ended(DetachVolume()), state=state).actual
+    assert (done.attachment, done.device_path) == (AttachState.DETACHED, "")
+
+
+def test_a_record_of_an_attach_that_is_found_on_disk_has_no_device_to_unmount() -> None:
+    state = after(AttachmentFound(StagedVolumeRef("flex", "v", "pv")))
+    assert state.actual.attachment is AttachState.UNCERTAIN
+    assert state.attachable
+    assert not state.actual.is_present
 
 
 def test_events_that_change_nothing_return_the_same_state() -> None:
@@ -304,6 +358,7 @@ def rounds_to_rest(state: NodeVolumeState, outcomes: dict[type[Any], MountOutcom
             reported_in_use=True,
             attached=True,
             controller_manages_attach=True,
+            plugin_attaches=False,
             ready_to_unmount=True,
             running_pods=(),
             now=100.0,
@@ -315,7 +370,7 @@ def rounds_to_rest(state: NodeVolumeState, outcomes: dict[type[Any], MountOutcom
             assert not isinstance(step, ForgetNodeVolume)
             outcome = outcomes[type(step)]
             if isinstance(step, MountVolume):
-                state = after(MountStarted(spec(step.pod)), state=state)
+                state = after(MountStarted(state.desired.pods[step.pod]), state=state)
             if isinstance(step, ExpandInUseVolume) and outcome is DONE:
                 state = after(ExpansionEnded(TARGET, ExpansionOutcome.EXPANDED, step.pod), state=state)
             state = after(ended(step, outcome), state=state)

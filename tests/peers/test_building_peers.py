@@ -116,7 +116,7 @@ def test_a_peer_that_ci_builds_must_be_there(monkeypatch: pytest.MonkeyPatch) ->
     assert not peers.must_be_there("kube-scheduler")  # built when it is asked for
     for architecture, exists in (("x86_64", True), ("aarch64", False)):
         monkeypatch.setattr(platform, "machine", lambda found=architecture: found)
-        assert peers.must_be_there("linux.uml") is exists
+        assert peers.must_be_there("qemu-system-x86_64") is exists
 
 
 def test_what_takes_long_is_built_only_when_it_is_asked_for() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.peers import stage as stages
 from tests.peers import stories
 from tests.peers.stage import BUILT_IN, Stage
+from tests.support import in_tree
 from volplane.api import quantity
 
 PEERS = ("kubectl", "csi-provisioner", "csi-resizer", "csi-snapshotter", "snapshot-controller")
@@ -47,6 +48,7 @@ def stage() -> Iterator[Stage]:
                 "xfs", EBS, allowVolumeExpansion=True, parameters={"csi.storage.k8s.io/fstype": "xfs"}
             ),
             stages.snapshot_class("ebs", EBS),
+            in_tree.storage_class("in-tree"),
         )
         yield stage
 
@@ -90,6 +92,26 @@ def test_the_attacher_attaches_and_detaches(stage: Stage) -> None:
 
 def test_a_disk_in_use_grows(stage: Stage) -> None:
     stories.grow(stage, "xfs")
+
+
+def test_a_claim_of_an_in_tree_class_gets_the_volume_that_our_provisioner_would_make(stage: Stage) -> None:
+    stage.claim("translated", "in-tree", "4Gi")
+    stage.pod("in-tree-writer", stories.WRITE, {stories.DATA: "translated"})
+    in_tree.check_claim(stage.up.get("pvc", "translated"))
+    name = stage.bound("translated")["metadata"]["name"]
+    stage.wait("it is marked", lambda: "migrated-to" in str(stage.up.get("pv", name)["metadata"]))
+    disk = in_tree.check_volume(stage.up.get("pv", name))
+    more = '{"spec":{"resources":{"requests":{"storage":"6Gi"}}}}'
+    stage.up.kubectl("patch", "pvc", "translated", "--type=merge", "-p", more)
+    stage.wait(
+        "the claim has grown",
+        lambda: stage.up.get("pvc", "translated")["status"]["capacity"]["storage"] == "6Gi",
+    )
+    stage.delete("pod", "in-tree-writer")
+    stage.pod("in-tree-reader", stories.READ, {stories.DATA: "translated"}, node="worker-2")
+    stories.remove(stage, "in-tree-reader", "translated")
+    stage.gone("pv", name)
+    assert disk not in str(stage.up.aws("describe-volumes"))
 
 
 def test_a_snapshot_becomes_ready_and_is_restored(stage: Stage) -> None:

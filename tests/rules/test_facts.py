@@ -247,6 +247,36 @@ def test_requests(of: Pod, cpu: int) -> None:
     assert resources.requests(of).get("cpu", 0) == cpu
 
 
+def limited(memory: str = "", **more: Any) -> dict[str, Any]:
+    return {"name": "c", "resources": {"limits": {"memory": memory} if memory else {}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("of", "memory"),
+    [
+        pytest.param(pod(containers=[limited("1k"), limited("2k")]), 3000, id="sum"),
+        pytest.param(pod(containers=[limited("1k"), limited()]), 0, id="one has none"),
+        pytest.param(
+            pod(containers=[limited("1k")], initContainers=[limited()]), 0, id="an init container has none"
+        ),
+        pytest.param(
+            pod(containers=[limited("1k")], initContainers=[limited("1k", restartPolicy="Always")]),
+            2000,
+            id="a sidecar stays",
+        ),
+        pytest.param(
+            pod(containers=[limited()], resources={"limits": {"memory": "5k"}}), 5000, id="for the whole pod"
+        ),
+        pytest.param(
+            pod(containers=[limited("1k")], resources={"limits": {"cpu": "1"}}), 1000, id="another limit"
+        ),
+        pytest.param(pod(containers=[limited("1k")], overhead={"memory": "1k"}), 2000, id="overhead"),
+    ],
+)
+def test_the_memory_limit_of_a_pod(of: Pod, memory: int) -> None:
+    assert resources.memory_limit(of) == memory
+
+
 def test_the_claims_of_a_pod() -> None:
     using = pod(
         volumes=[

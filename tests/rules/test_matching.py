@@ -133,7 +133,14 @@ def test_the_scheduler_takes(volumes: list[PersistentVolume], name: str | None) 
 
 REFUSALS = {
     "size": (volume("a", "1Gi"), "too small by 4Gi (1Gi of 5Gi)"),
-    "class": (volume("a", "5Gi", storageClassName="slow"), 'storage class is "slow", not ""'),
+    "class": (
+        volume("a", "5Gi", labels={"disk": "ssd"}, storageClassName="slow"),
+        'storage class is "slow", not ""',
+    ),
+    "selector before class": (
+        volume("a", "5Gi", storageClassName="slow"),
+        "selector disk=ssd is not met",
+    ),
     "mode": (volume("a", "5Gi", volumeMode="Block"), "volumeMode is Block, not Filesystem"),
     "access": (volume("a", "5Gi", accessModes=["ReadOnlyMany"]), "does not offer ReadWriteOnce"),
     "selector": (volume("a", "5Gi"), "selector disk=ssd is not met"),

@@ -251,7 +251,7 @@ def test_what_is_not_there_is_said_before_anything_starts(
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main(["up", "--data-dir", str(tmp_path / "d"), *arguments])
-    assert end.value.code == 1
+    assert end.value.code == (2 if "--image" in arguments else 1)
     assert why in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
 

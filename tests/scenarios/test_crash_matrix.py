@@ -14,12 +14,11 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from msgspec import Struct
 
-from tests.support.crash import CrashRun, Outcome, Phase, Point, list_points
+from tests.support.crash import CrashRun, Outcome, Phase, Point, list_points, selected_params
 from tests.support.crash_points import AGAIN, JOURNEY, START, STOP, points
 
 pytestmark = [
@@ -85,10 +84,8 @@ Runs = dict[Case, Future[Outcome]]
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest) -> Iterator[Runs]:
     """All crashes that were asked for, several at a time; each test waits for its own."""
-    asked = (item for item in request.session.items if isinstance(item, pytest.Function))
-    wanted: list[Any] = [item.callspec.params["case"] for item in asked if "runs" in item.fixturenames]
     with ThreadPoolExecutor(WIDTH) as pool:
-        yield {case: pool.submit(case.run) for case in wanted}
+        yield {case: pool.submit(case.run) for case in selected_params(request, "case")}
         pool.shutdown(cancel_futures=True)
 
 

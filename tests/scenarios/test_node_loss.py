@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.up import VOLPLANE, Up
 from volplane.cluster.data_directory import DataDirectory
-from volplane.cluster.multi_process import RoleFiles
+from volplane.cluster.role_files import RoleFiles
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
 NODES = ("worker-1", "worker-2", "worker-3", "worker-4")

@@ -227,7 +227,7 @@ def test_an_ext4_volume_grows_while_nobody_uses_it_and_is_bigger_at_its_next_mou
     end(up, "after")
 
 
-@pytest.mark.capability(CAP_SYS_RESOURCE)
+@pytest.mark.capability(CAP_SYS_RESOURCE, long=True)
 def test_a_mounted_ext4_volume_grows_under_its_pod(up: Up) -> None:
     up.apply(claim("busy"))
     run(up, "busy", "busy")

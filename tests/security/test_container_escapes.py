@@ -23,9 +23,8 @@ import pytest
 from tests.containers.conftest import RuntimeEnv
 from volplane.host import mounts
 from volplane.node.containers import launcher_client
-from volplane.node.containers.base import DEFAULT_CAPABILITIES, Mount, StartFailed
+from volplane.node.containers.base import DEFAULT_CAPABILITIES, CannotExec, Mount, StartFailed
 from volplane.node.containers.launcher import identity
-from volplane.node.containers.process_exec import CannotExec
 
 pytestmark = pytest.mark.root
 

@@ -22,6 +22,7 @@ from volplane.node.api import portforward
 from volplane.node.api.errors import KubeletApiError
 from volplane.node.api.logs import LONGEST, LogRequest, _LogReader
 from volplane.node.network import relay
+from volplane.node.network.interface import StreamPair
 from volplane.store import WatchOverrun
 from volplane.store.memory import MemoryStore
 from volplane.web import Headers, HttpClient, HttpServer, Query, Request, Response, Stream, Upgraded, serve
@@ -113,7 +114,7 @@ async def test_streams_that_are_opened_and_reset_do_not_pile_up() -> None:
 
 
 async def test_a_port_forward_keeps_few_streams_without_their_other_half() -> None:
-    async def dial(port: int) -> portforward.StreamPair:
+    async def dial(port: int) -> StreamPair:
         raise OSError("nobody is there")
 
     async def handler(request: Request) -> Upgraded:
@@ -246,7 +247,7 @@ async def test_a_port_forward_refuses_ports_that_cannot_be(query: str) -> None:
         "Sec-WebSocket-Protocol": portforward.PLAIN,
     }
 
-    async def dial(port: int) -> portforward.StreamPair:
+    async def dial(port: int) -> StreamPair:
         raise AssertionError("nobody is dialled")
 
     with pytest.raises(KubeletApiError, match=r"port") as refused:
@@ -290,7 +291,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def _is_echoed(wire: portforward.StreamPair) -> bool:
+async def _is_echoed(wire: StreamPair) -> bool:
     wire[1].write(b"x")
     try:
         return await wire[0].read(1) == b"x"

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import (
+    AWSElasticBlockStoreVolumeSource,
     CSIPersistentVolumeSource,
     PersistentVolume,
     PersistentVolumeSpec,
@@ -23,6 +24,7 @@ from volplane.api.storage import (
     VolumeAttachmentStatus,
     VolumeError,
 )
+from volplane.rules.attachments import is_relevant_change
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.attacher.plan import (
     AddAttacherFinalizer,
@@ -35,7 +37,6 @@ from volplane.sidecars.attacher.plan import (
     ReportAttachError,
     Step,
     is_disputed,
-    is_relevant_change,
     may_release,
     plan,
     plan_release,
@@ -85,6 +86,19 @@ def volume(*, held: bool = False, deleting: bool = False, **csi: object) -> Pers
 def node(driver: str = DRIVER.name) -> CSINode:
     registered = CSINodeDriver(name=driver, node_id="i-1")
     return CSINode(metadata=ObjectMeta(name="worker-1"), spec=CSINodeSpec(drivers=(registered,)))
+
+
+EBS = AttacherDriverInfo("ebs.csi.aws.com")
+
+
+def in_tree(disk: str) -> PersistentVolume:
+    return PersistentVolume(
+        metadata=ObjectMeta(name="pv1"),
+        spec=PersistentVolumeSpec(
+            aws_elastic_block_store=AWSElasticBlockStoreVolumeSource(volume_id=disk),
+            access_modes=("ReadWriteOnce",),
+        ),
+    )
 
 
 PUBLISH = ControllerPublish("vol-1", "i-1", ("ReadWriteOnce",), mount_options=("noatime",))
@@ -188,6 +202,19 @@ CASES: dict[str, tuple[list[Step | Wait], list[Step | Wait]]] = {
             )
         ),
         [structs.replace(PUBLISH, secret=SECRET, attributes={"a": "b"}, fs_type="xfs")],
+    ),
+    "an in-tree volume is published by its CSI driver": (
+        list(plan(attachment(attacher=EBS.name), in_tree("aws://us-east-1a/vol-1"), node(EBS.name), EBS)),
+        [ControllerPublish("vol-1", "i-1", ("ReadWriteOnce",), attributes={"partition": "0"}, hold="pv1")],
+    ),
+    "an in-tree volume without a valid id": (
+        list(plan(attachment(attacher=EBS.name), in_tree("aws://x"), node(EBS.name), EBS))[:1],
+        [
+            ReportAttachError(
+                'PersistentVolume pv1: spec.awsElasticBlockStore.volumeID: "aws://x" is not a volume id: '
+                "use vol-…, aws:///vol-… or aws://<zone>/vol-…"
+            )
+        ],
     ),
     "an inline volume has nothing to hold": (
         list(plan(attachment(source=INLINE), None, node(), DRIVER)),

@@ -16,6 +16,7 @@ from volplane.api.annotations import (
     STORAGE_PROVISIONER_ANNOTATION,
 )
 from volplane.api.core import (
+    AWSElasticBlockStoreVolumeSource,
     CSIPersistentVolumeSource,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -23,6 +24,8 @@ from volplane.api.core import (
     PersistentVolumeSpec,
     PersistentVolumeStatus,
     SecretReference,
+    TopologySelectorLabelRequirement,
+    TopologySelectorTerm,
     TypedLocalObjectReference,
     TypedObjectReference,
     VolumeResourceRequirements,
@@ -601,6 +604,32 @@ def test_a_volume_without_a_csi_source_is_not_deleted() -> None:
         RefuseDeletion("invalid CSI PV"),
         Wait(WaitReason.RECLAIM_FAILED, message="invalid CSI PV", backoff=True),
     ]
+
+
+def test_an_in_tree_class_that_cannot_be_translated_is_reported() -> None:
+    ebs = structs.replace(DRIVER, name="ebs.csi.aws.com")
+    need = TopologySelectorLabelRequirement(key="topology.kubernetes.io/zone", values=("a",))
+    both = structs.replace(
+        storage_class("kubernetes.io/aws-ebs", zone="a"),
+        allowed_topologies=(TopologySelectorTerm(match_label_expressions=(need,)),),
+    )
+    asked = claim(annotations={STORAGE_PROVISIONER_ANNOTATION: ebs.name})
+    step, _ = plan(asked, ProvisionInputs(storage_class=both), None, ebs)
+    assert isinstance(step, ReportProvisionError)
+    assert step.message.startswith("failed to translate storage class: StorageClass fast: parameters zone")
+
+
+def test_an_in_tree_volume_is_deleted_by_the_driver_that_it_was_migrated_to() -> None:
+    ebs = structs.replace(ATTACHER, name="ebs.csi.aws.com")
+    source = AWSElasticBlockStoreVolumeSource(volume_id="aws://us-east-1a/vol-1")
+    migrated = pv(annotations={MIGRATED_TO_ANNOTATION: ebs.name})
+    in_tree = structs.replace(
+        migrated, spec=structs.replace(migrated.spec, csi=None, aws_elastic_block_store=source)
+    )
+    assert list(plan_reclaim(in_tree, [], ebs)) == [DeleteVolume("vol-1", None, False)]
+    assert list(plan_reclaim(in_tree, [], ATTACHER)) == []
+    by_hand = structs.replace(in_tree, metadata=structs.replace(in_tree.metadata, annotations={}))
+    assert list(plan_reclaim(by_hand, [], ebs)) == []
 
 
 def test_fields_of_a_volume_that_wake_it() -> None:

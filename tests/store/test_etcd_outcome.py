@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from volplane.store import StoreFailed
+from volplane.store import StoreClosed, StoreFailed
 from volplane.store.etcd.endpoints import EtcdTls, credentials, parse_endpoint
 from volplane.store.etcd.freshness import SharedRevisionRead
 from volplane.store.etcd.keys import EtcdKeys
@@ -137,3 +137,16 @@ async def test_readers_of_one_moment_share_the_next_question() -> None:
     with pytest.raises(StoreFailed, match="gone"):
         await failing
     await freshness.close()
+
+
+async def test_a_read_that_is_closed_before_its_first_step_ends() -> None:
+    async def ask() -> int:
+        raise AssertionError("never sent")
+
+    freshness = SharedRevisionRead(ask)
+    reading = asyncio.ensure_future(freshness.revision())
+    await asyncio.sleep(0)  # the request is a task by now, and has not begun
+    async with asyncio.timeout(5):
+        await freshness.close()
+    with pytest.raises(StoreClosed):
+        await reading

@@ -183,7 +183,7 @@ async def test_a_newer_format_is_refused(path: Path) -> None:
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA user_version = 99")
     raw.close()
-    with pytest.raises(StoreFailed, match="format 99 is of a newer version"):
+    with pytest.raises(StoreFailed, match=r"cannot open \S+: its format 99 is of a newer version"):
         await SqliteStore.open(path)
 
 

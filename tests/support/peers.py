@@ -22,12 +22,14 @@ BUILT = {peer.name: peer for peer in builds.PEERS}
 FOUND = {
     "csi-attacher": "external-attacher v4",
     "csi-node-driver-registrar": "node-driver-registrar v2",
-    "helm": "Helm v3",
     "kube-apiserver": "Kubernetes v1.35",
+    "democratic-csi": "democratic-csi v1.9.4",
+    "nfsplugin": "csi-driver-nfs v4.13.4",
+    "smbplugin": "csi-driver-smb v1.20.3",
 }
 
 # Debian has them for these machines only, see tools/packages.sh.
-MACHINES = {"linux.uml": ("x86_64", "i386", "i486", "i586", "i686")}
+MACHINES = {"qemu-system-x86_64": ("x86_64",)}
 
 
 def find(name: str) -> str | None:

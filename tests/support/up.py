@@ -195,7 +195,7 @@ class Up:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=120 * PATIENCE,
         )
         if check and done.returncode:
             raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
@@ -222,7 +222,7 @@ class Up:
             env={**environment(), **env},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=60 * PATIENCE,
         )
         if done.returncode:
             raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
@@ -231,7 +231,7 @@ class Up:
     def explain(self, what: str, *more: str) -> tuple[int, str]:
         """Run `volplane explain`; returns its exit code and its output on one line."""
         command = [VOLPLANE, "explain", what, *(more or ("--data-dir", str(self.directory)))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100 * PATIENCE)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     def phase(self, pod: str) -> str:
@@ -242,6 +242,12 @@ class Up:
         wait_until(f"pod {pod} runs", lambda: self.phase(pod) == "Running", seconds)
 
     # --- leftovers
+
+    def list_containers(self) -> list[str]:
+        """What a container runtime has of this cluster; here there is none."""
+        return []
+
+    def remove_containers(self) -> None: ...
 
     def leftovers(self) -> dict[str, list[str]]:
         """Mounts, loop devices and networks of this cluster's directory."""

@@ -1,13 +1,17 @@
-"""Tests that need a capability: `@pytest.mark.capability(CAP_SYS_RESOURCE)`.
+"""Tests that run in a VM, because the machine lacks what they need.
 
-If the machine has the capability, they run like any other. If not, the test runs in a VM: its item is
-replaced by one that passes if the test has passed in there. One VM runs all such tests of a file.
+`@pytest.mark.capability(CAP_SYS_RESOURCE)`: if the machine has the capability, the test runs like any other.
+If not, it runs in a VM: its item is replaced by one that passes if the test has passed in there. One VM runs
+all such tests of a file. With `capability(…, long=True)` it does so only with VOLPLANE_TEST_VM=all, and is
+skipped otherwise: the VM is slow. `@pytest.mark.vm`: the test always runs there.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +20,10 @@ import pytest
 from tests.support import peers, vm
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOWER = "10"
+SLOWER = "20"
+INSIDE = "VOLPLANE_TEST_IN_VM"
+WHICH = "VOLPLANE_TEST_VM"
+DROPPED = ("TMPDIR", "PYTHONDONTWRITEBYTECODE")  # from the environment
 CAP_SYS_RESOURCE = 24  # needed to expand a mounted ext4
 
 
@@ -27,12 +34,16 @@ def has_capability(number: int) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = [InVm.of(item) if _lacks_capability(item) else item for item in items]
+    items[:] = [InVm.of(item) if _needs_vm(item) else item for item in items]
 
 
-def _lacks_capability(item: pytest.Item) -> bool:
+def _needs_vm(item: pytest.Item) -> bool:
+    if INSIDE in os.environ or os.geteuid() != 0:
+        return False
+    if item.get_closest_marker("vm"):
+        return True
     numbers = (mark.args[0] for mark in item.iter_markers("capability"))
-    return os.geteuid() == 0 and not all(map(has_capability, numbers))
+    return not all(map(has_capability, numbers))
 
 
 class NotPassed(Exception):
@@ -53,8 +64,14 @@ class InVm(pytest.Item):
         item.own_markers.extend(test.own_markers)
         return item
 
+    @property
+    def is_long(self) -> bool:
+        return any(mark.kwargs.get("long") for mark in self.test.iter_markers("capability"))
+
     def setup(self) -> None:
-        vm.require("this machine lacks a capability, and ")
+        if self.is_long and os.environ.get(WHICH) != "all":
+            pytest.skip(f"this machine lacks a capability; with {WHICH}=all it runs in a virtual machine")
+        vm.require("this machine lacks what the test needs, and ")
 
     def runtest(self) -> None:
         outputs = self.session.stash.setdefault(OUTPUT, {})
@@ -77,15 +94,21 @@ class InVm(pytest.Item):
 
 
 def _run_in_vm(names: list[str], directory: Path) -> str:
-    env = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
-    command = vm.VmCommand(
-        [sys.executable, "-B", "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *names],
-        directory=directory,
-        env=env | {"VOLPLANE_PATIENCE": SLOWER},
-        shown=[ROOT, Path(sys.prefix), peers.BIN],
-    )
-    with command:
-        try:
-            return command.wait().output
-        except vm.VmDied as died:
-            return str(died)
+    env = {name: value for name, value in os.environ.items() if name not in DROPPED}
+    with tempfile.TemporaryDirectory(prefix="pycache-") as bytecode:
+        env |= {"PYTHONPYCACHEPREFIX": bytecode}
+        pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        # Compile what the tests import, which takes the VM half a minute.
+        compiling = [*pytest_command, "--collect-only", *names]
+        subprocess.run(compiling, cwd=directory, env=env, capture_output=True, check=False)
+        command = vm.VmCommand(
+            [*pytest_command, "-rA", *names],
+            directory=directory,
+            env=env | {"VOLPLANE_PATIENCE": SLOWER, "PYTHONDONTWRITEBYTECODE": "1", INSIDE: "1"},
+            shown=[ROOT, Path(sys.prefix), peers.BIN, Path(bytecode)],
+        )
+        with command:
+            try:
+                return command.wait().output
+            except vm.VmDied as died:
+                return str(died)

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 # What our drivers do not promise, and what of it a case finds out only when it asks.
 MODES = ("ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany", "ReadOnlyMany")
-SECRETS, MUTABLE = {"key": "sesame"}, {"throughput": "250"}
+SECRETS, MUTABLE = {"key": "open sesame"}, {"throughput": "250"}
 EFS_LACKS = frozenset(
     [
         "attach",
@@ -55,6 +55,7 @@ EFS_LACKS = frozenset(
 EFS_REFUSES = frozenset(
     {f"provision/{mode} block" for mode in MODES}
     | {"provision/block capacity", "block/data", "expand/block"}
+    | {"publish/mount flags", "stage/file system type", "power/lost while in use"}
     | {f"share/two nodes {what}" for what in ("write to a device", "read")}
 )
 EBS_LACKS = frozenset({"attach-readonly", "metadata", "mount-group", "shared"})
@@ -165,7 +166,7 @@ def test_a_correct_driver_passes_everything_by_the_command(tmp_path: Path) -> No
             ),
             *(
                 "--secret",
-                "key=sesame",
+                "key=open sesame",
                 "--mutable-parameter",
                 "iops=3000",
                 "--seed",

@@ -17,11 +17,12 @@ from volplane.cluster import external_driver
 from volplane.cluster.external_driver.workloads import KUBELET
 from volplane.csi.call_interceptor import CsiCall
 from volplane.host import devices, mounts
-from volplane.testing import driver_run
+from volplane.testing import driver_run, unmounts
 from volplane.testing.capabilities import DriverCapabilities
 from volplane.testing.case import CaseFailure
 from volplane.testing.cluster_env import ClusterEnv
 from volplane.testing.process_env import ProcessEnv, SurvivorPod
+from volplane.testing.socket_env import SocketEnv
 
 GUEST = external_driver.from_command(sample_driver.command_line())
 
@@ -188,3 +189,34 @@ async def test_what_a_call_was_to_unmount_is_looked_for_on_its_node(tmp_path: Pa
     finally:
         mounts.unmount(str(target))
     assert not ended(first)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("method", "field"), [("NodePublishVolume", "target_path")])
+async def test_a_claim_is_deleted_only_when_nodes_have_unmounted_its_volume(
+    tmp_path: Path, method: str, field: str
+) -> None:
+    """Also if the driver stages nothing: a killed node unpublishes after its restart."""
+    world = composed(ProcessEnv, tmp_path / "w")
+    root = world.cluster.members[0].root
+    target = root / "pods/a/mount"
+    target.mkdir(parents=True)
+    request = json.dumps({"volume_id": "v", field: f"{KUBELET}/pods/a/mount"})
+    world.tap.calls.append(CsiCall(1, method, "node", f"{root}/csi.sock", request, 1.0, end=2.0))
+    mounts.mount("tmpfs", str(target), "tmpfs", ())
+    try:
+        waiting = asyncio.ensure_future(unmounts.wait_until_unmounted(world, {"v"}))
+        await asyncio.wait({waiting}, timeout=3 * unmounts.INTERVAL)
+        assert not waiting.done()
+        await asyncio.wait_for(unmounts.wait_until_unmounted(world, {"another"}), 5)
+    finally:
+        mounts.unmount(str(target))
+    await asyncio.wait_for(waiting, 30)
+
+
+@pytest.mark.root
+async def test_volumes_of_an_interrupted_case_are_detached_and_deleted(tmp_path: Path) -> None:
+    async with SocketEnv(GUEST, tmp_path / "s") as env:
+        await env.create_and_publish()
+    ended = {call.method for call in env.tap.calls if call.code == "OK"}
+    assert {"NodeUnpublishVolume", "ControllerUnpublishVolume", "DeleteVolume"} <= ended

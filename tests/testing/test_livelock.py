@@ -51,6 +51,15 @@ async def test_the_same_words_again_and_again_end_the_waiting() -> None:
     assert said == ("CSI: NodeStageVolume: NodeStageVolume failed 5 times with the same error: INTERNAL (no)")
 
 
+async def test_an_error_that_names_another_parameter_each_time_is_the_same() -> None:
+    refusals = (
+        refused(2.0 * n, message=f'invalid parameter "{name}" (request 0{n}fe12ab-91)')
+        for n, name in enumerate(("size", "pool", "size", "class", "pool"))
+    )
+    said = await waited(hears(LivelockDetector(), *refusals))
+    assert 'failed 5 times with the same error: INTERNAL (invalid parameter "pool"' in said
+
+
 async def test_the_work_may_end_first() -> None:
     await LivelockDetector().wait_or_livelock(asyncio.sleep(0))
 

@@ -80,8 +80,14 @@ def test_has_a_cluster_in_order(volplane_cluster, claim, pod):
     pod(data).write("line", "hello")
     assert volplane_cluster.driver == "folders.example.com"
     assert [c.code for c in volplane_cluster.calls_to("NodePublishVolume")] == ["OK"]
+    running = pod(data)
     with pytest.raises(AssertionError, match="ended with 1"):
-        pod(data).read("nothing")
+        running.read("nothing")
+    assert running.exec("sh", "-c", "head -c 1000000 /dev/zero >&2; echo done") == "done\\n"
+    assert running.restarts == 0
+    running.exec("sh -c 'sleep 0.2; kill 1' > /dev/null 2>&1 &")  # a command ends with its container
+    assert running.wait_for_restart().restarts == 1
+    assert running.read("line") == "hello"
 """
 
 

@@ -85,9 +85,10 @@ def test_calls_that_only_clean_up_are_not_taken_for_the_reason(tmp_path: Path) -
     failed.verdict_at = 100.6
     failed.calls = [CALL, *(structs.replace(CALL, method="DeleteVolume", start=101.0 + n) for n in range(9))]
     console.ProgressDisplay(stream, total=3).end(run)
-    assert "CreateVolume INTERNAL" in stream.getvalue()
+    assert "CreateVolume <pvc> INTERNAL" in stream.getvalue()
     assert "DeleteVolume" not in stream.getvalue()
-    first, _, rest = page.page(run).partition("Cleanup after the case")
+    failures = page.page(run).partition("<h2>Capabilities")[0]
+    first, _, rest = failures.partition("Cleanup after the case")
     assert (first.count("DeleteVolume"), rest.count("DeleteVolume")) == (0, 9)
     reported = machine.to_dict(run)["cases"][1]["calls"]
     assert [call["cleaning"] for call in reported] == [False] + [True] * 9
@@ -118,7 +119,7 @@ def test_the_terminal_tells_what_is_wrong_and_what_was_not_promised() -> None:
     text = stream.getvalue()
     assert "3/3 - clone/data not supported: CLONE_VOLUME" in text
     assert "required: Enough bytes." in text
-    assert "0.250 s CreateVolume INTERNAL in 250 ms" in text
+    assert "0.250 s CreateVolume <pvc> INTERNAL in 250 ms" in text
     assert run.replay(run.results[1]) in text
     assert "1 passed, 1 failed, 1 skipped in 3.2 s: d.example.com 1.2, seed 42" in text
 
@@ -141,6 +142,7 @@ def test_json_has_the_calls_of_what_failed(tmp_path: Path) -> None:
     assert (reported["passed"], reported["failed"], reported["skipped"]) == (1, 1, 1)
     case = reported["cases"][1]
     assert (case["calls"][0]["at"], case["calls"][0]["seconds"]) == (0.25, 0.25)
+    assert case["calls"][0]["volume"] == "<pvc>"
     assert "calls" not in reported["cases"][0]
 
 
@@ -170,6 +172,7 @@ def test_several_failures_have_a_list_that_leads_to_each() -> None:
     run = made()
     assert "wrong-1" not in "".join(re.findall(r"href='(.*?)'", page.page(run)))
     run.results += results()
+    run.results[-2].reason = "another one"
     text = page.page(run)
     for anchor in ("wrong-1", "wrong-2"):
         assert text.count(f"href='#{anchor}'") == text.count(f"id='{anchor}'") == 1
@@ -184,3 +187,25 @@ def test_a_page_without_failures_says_so() -> None:
     run = made()
     run.results = [r for r in run.results if r.verdict is not CaseVerdict.FAILED]
     assert "Failures" not in page.page(run)
+    assert "2 cases in 3.2 s on 1 node, seed 42" in page.page(run)
+    del run.results[1:]
+    assert "1 case in 3.2 s" in page.page(run)
+
+
+def test_a_terminal_without_utf8_gets_verdicts_that_it_can_show() -> None:
+    raw = io.BytesIO()
+    display = console.ProgressDisplay(io.TextIOWrapper(raw, "ascii", errors="replace"), total=2)
+    for name, verdict in (("a/good", CaseVerdict.PASSED), ("a/bad", CaseVerdict.FAILED)):
+        display.case_ended(CaseResult(name, "CSI: X", "It must.", verdict))
+    display.console.file.flush()
+    assert "ok a/good" in raw.getvalue().decode("ascii")
+    assert "FAILED a/bad" in raw.getvalue().decode("ascii")
+
+
+def test_the_specs_of_csi_sanity_count_as_one_case() -> None:
+    stream = io.StringIO()
+    display = console.ProgressDisplay(stream, total=3)
+    for name in ("a/one", "sanity/x", "sanity/y", "b/two"):
+        display.case_ended(CaseResult(name, "CSI: X", "It must.", CaseVerdict.PASSED))
+    counts = re.findall(r"\d/\d", stream.getvalue())
+    assert counts == ["1/3", "2/3", "2/3", "3/3"]

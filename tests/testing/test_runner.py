@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from volplane.cli.test_driver import _program_name as called
-from volplane.cli.test_driver import command
+from volplane.cli.test_driver import _read_secrets, command
 from volplane.csi import call_interceptor, v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing import runner
@@ -32,7 +32,7 @@ class Idle:
         self.capabilities = DriverCapabilities(controller={"CREATE_DELETE_VOLUME"})
         self.tap, self.random = call_interceptor.CallInterceptor(), Random(0)
         self.problems, self.cleaned, self.recovered = problems or [], 0, 0
-        self.repeated, self.waiting = 0, ""
+        self.repeated, self.waiting, self.case_timeout = 0, "", 0.0
         self.secrets = {"key": "sesame", "pin": "12"}
 
     async def clean(self) -> list[str]:
@@ -126,12 +126,12 @@ async def test_what_a_driver_repeats_of_its_secrets_is_not_told() -> None:
 
     class Talkative(Idle):
         def logs(self, since: dict[str, int]) -> dict[str, str]:
-            return {"node-1": "opening with sesame"}
+            return {"node-1": "opening with sesame, c2VzYW1l"}
 
     result = await judged(talks, world=Talkative())
     assert "sesame" not in str(result)
     assert result.calls[0].message == "***stripped*** does not open disk 12"  # what is short is everywhere
-    assert result.logs == {"node-1": "opening with ***stripped***"}
+    assert result.logs == {"node-1": "opening with ***stripped***, ***stripped***"}
 
 
 @pytest.mark.virtual
@@ -221,6 +221,7 @@ def test_the_list_names_every_case_with_its_section() -> None:
         (("--driver", "a.yaml", "--driver-command", "./b"), "give a driver"),
         (("--manifest", "m.yaml"), "--manifest and --image must be given together"),
         (("--driver-command", "./b", "--image", "a=b"), "--manifest and --image must be given together"),
+        (("--manifest", "m.yaml", "--image", "foo"), '--image is registry/name=path-or-command, not "foo"'),
         (("--driver-command", "./b", "--focus", "("), "--focus is a regular expression, not '('"),
         (("--driver-command", "./b", "--skip", "["), "--skip is a regular expression, not '['"),
         (
@@ -270,3 +271,74 @@ def test_a_driver_that_does_not_start_is_told_in_a_line() -> None:
     assert done.returncode == 1
     assert "ended with code 3: no config" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("words", [[], ["--api-server"]], ids=["without", "with"])
+def test_a_driver_that_misses_an_api_server_is_started_with_one(words: list[str]) -> None:
+    driver = "sh -c 'echo no $$KUBECONFIG, neither in-cluster >&2; exit 3'"
+    done = subprocess.run(
+        [sys.executable, "-m", "volplane", "test-driver", "--driver-command", driver, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "/api/kubeconfig, neither" in done.stderr
+
+
+@pytest.mark.virtual
+async def test_a_method_that_hangs_is_waited_for_only_once() -> None:
+    async def hangs(world: Idle) -> None:
+        async def send() -> None:
+            await asyncio.sleep(1e6)
+
+        await world.tap.intercept("ListVolumes", "me", "here", v1.ListVolumesRequest(), send)
+
+    world, loop = Idle(), asyncio.get_running_loop()
+    assert (await judged(hangs, world=world)).reason.endswith("no answer to ListVolumes")
+    began = loop.time()
+    again = await judged(hangs, world=world)
+    assert again.reason == "no answer to ListVolumes for 5 s, as in an earlier case"
+    assert loop.time() - began < 7
+
+
+@pytest.mark.virtual
+async def test_a_method_that_answers_again_has_the_whole_time_again() -> None:
+    async def answers(world: Idle) -> None:
+        async def send() -> v1.ListVolumesResponse:
+            return v1.ListVolumesResponse()
+
+        await world.tap.intercept("ListVolumes", "me", "here", v1.ListVolumesRequest(), send)
+        await asyncio.sleep(1)
+
+    world = Idle()
+    world.tap.unanswered = {"ListVolumes"}
+    assert (await judged(answers, world=world)).verdict is CaseVerdict.PASSED
+    assert world.tap.unanswered == set()
+
+
+@pytest.mark.virtual
+async def test_the_timeout_of_a_case_limits_its_cleanup_too() -> None:
+    class Hanging(Idle):
+        async def clean(self) -> list[str]:
+            await asyncio.sleep(1e6)
+            return []
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    result = await judged(nothing, world=Hanging())
+    assert result.reason.startswith("cleanup failed: cleanup does not finish")
+    assert loop.time() - began < 61
+
+
+def test_secrets_are_sent_as_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.yaml"
+    file.write_text("enabled: true\npin: 007\nsize: 1.0\nempty:\nquoted: 'no'\n")
+    assert _read_secrets(str(file)) == {
+        "enabled": "true",
+        "pin": "007",
+        "size": "1.0",
+        "empty": "",
+        "quoted": "no",
+    }

@@ -14,7 +14,8 @@ import pytest
 
 from volplane.host import Host
 from volplane.host.processes import wait_for_exit
-from volplane.volumes.flex import FlexCallError, FlexDriver, FlexNotSupported
+from volplane.volumes.flex.driver import FlexDriver
+from volplane.volumes.flex.errors import FlexCallError, FlexNotSupported
 
 LOADED = 'echo "{\\"status\\": \\"Success\\", \\"capabilities\\": {\\"attach\\": false}}"'
 
@@ -120,6 +121,17 @@ async def test_a_driver_that_hangs_ends_with_its_children_at_the_timeout(tmp_pat
     await _wait_gone(child)
 
 
+async def test_a_path_that_looks_like_a_secret_is_passed_on(tmp_path: Path) -> None:
+    async with driver(tmp_path, """echo '{"status": "Success"}'""") as flex:
+        assert (await flex.call("unmount", "/x/kubernetes.io/secret/y")).status == "Success"
+
+
+async def test_an_answer_of_brackets_is_an_error(tmp_path: Path) -> None:
+    async with driver(tmp_path, "printf '%0100000d' 0 | tr 0 '['") as flex:
+        with pytest.raises(FlexCallError, match="did not answer with one JSON object"):
+            await flex.call("mount")
+
+
 async def test_a_cancelled_call_ends_the_driver(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "started")
     async with driver(tmp_path, f"echo $$ > {tmp_path}/started; sleep 600") as flex:
@@ -129,6 +141,33 @@ async def test_a_cancelled_call_ends_the_driver(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
     await _wait_gone(pid)
+
+
+async def test_a_driver_that_cannot_be_killed_does_not_block_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be blocked in the kernel: then it ends only when that call returns."""
+    async with driver(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600") as flex:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "killpg", lambda group, number: None)
+            with pytest.raises(FlexCallError, match="timeout"):
+                await flex.call("mount", timeout=0.3)
+        pid = int((tmp_path / "pid").read_text())
+        os.kill(pid, 0)
+        os.kill(pid, 9)
+        await _wait_gone(pid)
+
+
+async def test_a_cancelled_call_leaves_no_task_that_watches_its_closed_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "started")
+    async with driver(tmp_path, f"echo $$ > {tmp_path}/started; sleep 600") as flex:
+        before = asyncio.all_tasks()
+        call = asyncio.create_task(flex.call("mount"))
+        await asyncio.to_thread((tmp_path / "started").read_text)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before
 
 
 async def test_hanging_calls_do_not_hold_up_others(tmp_path: Path) -> None:

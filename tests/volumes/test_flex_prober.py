@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from volplane.host import Host
-from volplane.volumes.flex import FlexProber
+from volplane.volumes.flex.prober import FlexProber
 
 SUCCESS = """echo '{"status": "Success"}'"""
 
@@ -61,6 +61,17 @@ def install(directory: Path, driver: str, body: str = SUCCESS, mode: int = 0o755
     return aside.rename(folder / driver.rpartition("~")[2])
 
 
+async def test_a_link_that_leads_nowhere_does_not_keep_others_from_being_loaded(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "acme~loop").mkdir()
+    (tmp_path / "acme~loop" / "loop").symlink_to("loop")
+    install(tmp_path, "acme~disk")
+    async with probing(tmp_path) as here:
+        await here.loaded("acme/disk")
+        install(tmp_path, "acme~late")
+        await here.loaded("acme/disk", "acme/late")
+
+
 async def test_drivers_that_are_there_at_the_start_are_loaded(tmp_path: Path) -> None:
     install(tmp_path, "example.com~disks")
     install(tmp_path, "plain")
@@ -69,6 +80,25 @@ async def test_drivers_that_are_there_at_the_start_are_loaded(tmp_path: Path) ->
     (tmp_path / "empty").mkdir()
     async with probing(tmp_path) as found:
         assert set(found.prober.drivers) == {"example.com/disks", "plain"}
+
+
+async def test_an_entry_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop" / "loop").symlink_to("loop")
+    (tmp_path / "circle").symlink_to("circle")
+    install(tmp_path, "plain")
+    async with probing(tmp_path) as found:
+        assert set(found.prober.drivers) == {"plain"}
+        install(tmp_path, "later")
+        await found.loaded("later", "plain")
+
+
+async def test_a_driver_whose_answer_is_nested_too_deep_has_failed(tmp_path: Path) -> None:
+    install(tmp_path, "deep", "head -c 200000 /dev/zero | tr '\\0' '['")
+    install(tmp_path, "plain")
+    async with probing(tmp_path) as found:
+        await found.loaded("plain")
+        assert "init command did not answer with one JSON object" in found.prober.errors["deep"]
 
 
 async def test_a_missing_directory_is_made(tmp_path: Path) -> None:
@@ -152,3 +182,30 @@ async def test_a_directory_that_was_removed_is_made_and_watched_again(tmp_path: 
         await found.loaded()
         install(directory, "plain")
         await found.loaded("plain")
+
+
+async def test_a_driver_that_is_not_loaded_is_described_with_its_place_and_reason(tmp_path: Path) -> None:
+    install(tmp_path, "broken", """echo '{"status": "Failure", "message": "no licence"}'""")
+    prober = FlexProber(str(tmp_path), Host())
+    assert prober.describe_missing("plain") == f"FlexVolume driver plain is being loaded from {tmp_path}"
+    async with probing(tmp_path) as found:
+        missing = found.prober.describe_missing("example.com/disks")
+        assert missing.endswith(f"example.com/disks was not found at {tmp_path}/example.com~disks/disks")
+        assert found.prober.describe_missing("broken") == (
+            f"FlexVolume driver broken cannot be loaded from {tmp_path}/broken/broken: "
+            "init command failed, status: Failure, reason: no licence"
+        )
+        assert found.changes == ["broken"]
+
+
+async def test_every_subscriber_hears_of_a_change_until_it_unsubscribes(tmp_path: Path) -> None:
+    heard: list[str] = []
+    async with probing(tmp_path) as found:
+        unsubscribe = found.prober.subscribe(heard.append)
+        install(tmp_path, "plain")
+        await found.loaded("plain")
+        unsubscribe()
+        install(tmp_path, "other")
+        await found.loaded("plain", "other")
+    assert heard == ["plain"]
+    assert found.changes == ["plain", "other"]

@@ -35,7 +35,7 @@ def test_a_node_has_its_own_state(tmp_path: Path, path: str, inside: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "path", ["/dev", "/dev/", "/etc", "/sys/", "/var/lib/dpkg", "/nowhere/at/all", "/var/lib"]
+    "path", ["/dev", "/dev/", "/dev/null", "/etc", "/sys/", "/var/lib/dpkg", "/nowhere/at/all", "/var/lib"]
 )
 def test_everything_else_is_the_machines(tmp_path: Path, path: str) -> None:
     if path == "/var/lib/dpkg" and not Path(path).exists():

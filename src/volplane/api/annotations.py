@@ -1,4 +1,4 @@
-"""Annotations that Kubernetes and CSI define."""
+"""Annotations that Kubernetes and CSI define, and our own."""
 
 MIRROR_POD_ANNOTATION = "kubernetes.io/config.mirror"
 DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
@@ -22,3 +22,5 @@ ATTACHMENT_NODE_ID_ANNOTATION = "csi.alpha.kubernetes.io/node-id"
 MIGRATED_PLUGINS_ANNOTATION = "storage.alpha.kubernetes.io/migrated-plugins"
 ALLOW_VOLUME_MODE_CHANGE_ANNOTATION = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 GROUP_SNAPSHOT_HANDLE_ANNOTATION = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
+FLEX_VOLUME_ANNOTATION = "flexvolume.volplane.io/volume"  # on an attachment: the volume's unique name
+FLEX_READ_ONLY_ANNOTATION = "flexvolume.volplane.io/read-only"

@@ -42,7 +42,7 @@ _cached_wire_prefix = cache(wire_prefix)
 def encode(obj: Object) -> bytes:
     """The wire form; a top-level object carries its kind and apiVersion."""
     body = _encoder.encode(obj)
-    kind = kinds._BY_TYPE.get(type(obj)) if isinstance(obj, Resource) else None
+    kind = kinds.find(type(obj))
     if kind is None:
         return body
     opening = f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}"'.encode()
@@ -66,7 +66,7 @@ def _copy_raw_fields(metadata: ObjectMeta) -> None:
 def to_dict(obj: Object) -> dict[str, Any]:
     """Convert to dicts and lists with wire names, kind and apiVersion included, as patches need it."""
     data: dict[str, Any] = msgspec.to_builtins(obj, str_keys=True, enc_hook=decode_raw)
-    kind = kinds._BY_TYPE.get(type(obj)) if isinstance(obj, Resource) else None
+    kind = kinds.find(type(obj))
     return data if kind is None else {"kind": kind.kind, "apiVersion": kind.api_version, **data}
 
 

@@ -1,4 +1,4 @@
-"""discovery.k8s.io/v1: EndpointSlice, as data."""
+"""discovery.k8s.io/v1: EndpointSlice."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar

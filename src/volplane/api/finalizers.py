@@ -10,3 +10,4 @@ SNAPSHOT_AS_SOURCE_FINALIZER = "provisioner.storage.kubernetes.io/volumesnapshot
 PVC_AS_SOURCE_FINALIZER = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
 JOB_TRACKING_FINALIZER = "batch.kubernetes.io/job-tracking"
 PROVISIONING_INTENT_FINALIZER = "volplane.dev/provisioning"
+FLEX_ATTACHMENT_FINALIZER = "flexvolume.volplane.io/attached"

@@ -1,8 +1,9 @@
 """What a kind is, in one row: its names and URL, its rules, its table columns, its selectable fields.
 
-The rows of the built-in kinds are in `api.kinds`. A custom resource gets its row from its definition while
-the server runs (`type` is then None), so code that serves or requests objects goes by `Kind`, never by Struct
-alone.
+The rows of the built-in kinds are in `api.kinds`. A kind that nothing here acts on has no Struct: its type is
+defined from the published schema when it is first needed (`message`). A custom resource gets its row from its
+definition while the server runs (`type` is then None), so code that serves or requests objects goes by
+`Kind`, never by Struct alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from volplane.api import data_types
 from volplane.api.meta import Resource
 from volplane.api.name_validation import subdomain_problems
 
@@ -58,7 +60,7 @@ NameCheck = Callable[[str, bool], list[str]]  # (name, is it a generateName?) â†
 class Kind(Struct, frozen=True):
     """One kind in one version."""
 
-    type: type[Resource] | None
+    struct: type[Resource] | None
     group: str
     version: str
     kind: str
@@ -68,6 +70,10 @@ class Kind(Struct, frozen=True):
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = CRUD
     subresources: tuple[Subresource, ...] = ()
+
+    # Of a kind that nothing here acts on
+    message: str = ""  # its row in the published schema, from which its type is defined
+    inactive: str = ""  # what does not happen to it here: "Ingress is stored but ..."
 
     # Rules
     strategy: str = ""  # path of the class with its rules, below volplane.apiserver; "": no rules
@@ -99,6 +105,18 @@ class Kind(Struct, frozen=True):
 
     def __hash__(self) -> int:
         return hash((self.group, self.version, self.kind))
+
+    @property
+    def type(self) -> type[Resource] | None:
+        """The Struct of its objects; None for a custom kind."""
+        if self.struct is not None or not self.message:
+            return self.struct
+        return data_types.define_resource(self.message)
+
+    @property
+    def is_custom(self) -> bool:
+        """Are its objects plain data?"""
+        return self.struct is None and not self.message
 
     @property
     def singular(self) -> str:

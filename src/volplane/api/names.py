@@ -56,9 +56,15 @@ def escape(plugin: str) -> str:
     return plugin.replace("/", "~")
 
 
+@lru_cache(maxsize=4096)  # asked for at every look at an attachment
 def attachment_name(handle: str, driver: str, node: str) -> str:
     """The VolumeAttachment for a volume on a node."""
     return "csi-" + hashlib.sha256(f"{handle}{driver}{node}".encode()).hexdigest()
+
+
+def flex_attachment_name(volume: str, node: str) -> str:
+    """The VolumeAttachment for a FlexVolume, by its unique name, on a node."""
+    return "flexvolume-" + hashlib.sha256(f"{volume}/{node}".encode()).hexdigest()
 
 
 def inline_volume_handle(pod_uid: str, volume: str) -> str:

@@ -4,7 +4,8 @@
 from one; a number among them is the protobuf number of the field that follows it. `name!` is a required
 field, `generation:int64` an integer of 64 bits (the others have 32), `items:SchemaOrList` a value that JSON
 writes in two ways. `^core.VolumeSource` is a message whose fields are part of the outer object in JSON.
-`tools/published_schema.py` updates `!` and `:int64` from the schema that Kubernetes publishes.
+`tools/published_schema.py` updates `!` and `:int64` from the schema that Kubernetes publishes. The rows of
+kinds without a Struct also have the type of each field, after `=` (see `api.data_types`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ from volplane.api.object import Object
 
 INT32, INT64 = "int32", "int64"
 
+_PACKAGES = {
+    "meta": "io.k8s.apimachinery.pkg.apis.meta.v1",
+    "apiextensions": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
+    "apiregistration": "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1",
+    "noderuntime": "io.k8s.api.node.v1",
+}
+
 
 class PublishedField(Struct, frozen=True):
     number: int  # in protobuf
@@ -28,6 +36,7 @@ class PublishedField(Struct, frozen=True):
     form: str = ""
     is_required: bool = False
     is_int64: bool = False
+    type: str = ""  # in rows of kinds without a Struct
 
 
 @cache
@@ -41,6 +50,12 @@ def message_name(of: type[Object]) -> str:
     return f"{of.__module__.split('.')[2]}.{of.__name__}"
 
 
+def package_of(group: str) -> str:
+    """The published package of a row's group; `autoscaling/v2` is one in another version than v1."""
+    name, _, version = group.partition("/")
+    return _PACKAGES.get(group, f"io.k8s.api.{name}.{version or 'v1'}")
+
+
 def list_message_fields(row: str) -> list[PublishedField]:
     fields, number = [], 0
     for word in _rows()[row].split():
@@ -48,26 +63,37 @@ def list_message_fields(row: str) -> list[PublishedField]:
             number = int(word) - 1
             continue
         number += 1
-        name, _, form = word.partition(":")
-        if name.startswith("^"):
-            fields.append(PublishedField(number, inlined_message=name[1:]))
-        elif form == INT64:
-            fields.append(PublishedField(number, name.rstrip("!"), "", "", name.endswith("!"), is_int64=True))
-        else:
-            fields.append(PublishedField(number, name.rstrip("!"), "", form, name.endswith("!")))
+        fields.append(_read_word(number, word))
     return fields
+
+
+def _read_word(number: int, word: str) -> PublishedField:
+    if word.startswith("^"):
+        return PublishedField(number, inlined_message=word[1:])
+    label, _, type = word.partition("=")
+    label, _, form = label.partition(":")
+    is_int64 = form == INT64 or INT64 in type
+    return PublishedField(
+        number,
+        name=label.rstrip("!"),
+        form="" if is_int64 else form,
+        is_required=label.endswith("!"),
+        is_int64=is_int64,
+        type=type,
+    )
 
 
 @cache
 def _fields_by_name(of: type[Object]) -> Mapping[str, PublishedField]:
     row = message_name(of)
-    return {field.name: field for field in _with_inlined(row)} if row in _rows() else {}
+    return {field.name: field for field in list_fields(row)} if row in _rows() else {}
 
 
-def _with_inlined(row: str) -> Iterator[PublishedField]:
+def list_fields(row: str) -> Iterator[PublishedField]:
+    """The fields of a row in JSON, where those of inlined messages are part of the outer object."""
     for field in list_message_fields(row):
         if field.inlined_message:
-            yield from _with_inlined(field.inlined_message)
+            yield from list_fields(field.inlined_message)
         else:
             yield field
 

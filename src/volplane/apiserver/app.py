@@ -50,7 +50,8 @@ from volplane.apiserver.store_errors import to_api_error
 from volplane.apiserver.strategy import ApiCall, RequestUser
 from volplane.apiserver.subresources import POSTS, scale
 from volplane.apiserver.subresources.streams import STREAMS, NodeStreams
-from volplane.base import clock, metrics
+from volplane.base import clock, metrics, trace
+from volplane.base.trace_context import HEADER
 from volplane.store import StoreClosed, StoreFailed, WriteUncertain
 from volplane.web import BodyTooLarge, Request, Response, Upgraded
 from volplane.web.message import header_pairs
@@ -112,7 +113,11 @@ class ApiServerApp:
         began, received = time.perf_counter(), clock.wall() if self.audit else None
         info = RequestInfo()
         try:
-            answer = await self._answer(request, info)
+            if self.backend.trace.sinks and (caller := request.headers.get(HEADER)):
+                with trace.continue_trace(caller):
+                    answer = await self._answer(request, info)
+            else:
+                answer = await self._answer(request, info)
         except APIError as error:
             answer = _error_response(info, error)
         except BodyTooLarge:
@@ -161,6 +166,8 @@ class ApiServerApp:
         _check_verb(entry, verb, target)
         if target.subresource == "proxy":
             return await self.streams.proxy(self.backend, target.name, target.below, request)
+        if verb != "watch":
+            query_options.check_timeout(request.query)
         call = self._call(request, user, entry, attributes, target)
         call.warnings.extend(entry.strategy.warnings)
         info.warnings, info.annotations = call.warnings, call.annotations
@@ -304,6 +311,8 @@ def _check_verb(entry: ServedResource, verb: str, target: RequestTarget) -> None
     if verb not in ("list", "watch") and kind.namespaced and not target.namespace:
         if verb == "create" and kind.plural.endswith("reviews"):
             return
+        if target.name:
+            raise NotFound.path()  # there is no such path
         raise MethodNotAllowed.of(kind, verb)
     if verb == "create" and target.name:
         raise MethodNotAllowed.of(kind, verb)

@@ -18,17 +18,12 @@ from volplane.apiserver.auth.issuer import TokenIssuer
 from volplane.apiserver.auth.well_known_users import SYSTEM
 from volplane.apiserver.registry import Registry, ServedResource
 from volplane.apiserver.strategy import ApiCall, R
+from volplane.apiserver.write_spans import TRACED, build_write_span
 from volplane.base import clock, failpoint, trace
-from volplane.base.trace import Trace
 from volplane.store import RecordTooLarge, Store, StoreEvent, StoreRecord, WriteUncertain
 
 # The default request limit of etcd (1.5 MiB), minus room for the key and the conditions of a write.
 OBJECT_LIMIT = 1536 * 1024 - 4 * 1024
-
-_TRACED = {
-    "nodes": "node", "pods": "pod", "persistentvolumeclaims": "pvc", "persistentvolumes": "pv",
-    "volumeattachments.storage.k8s.io": "va",
-}  # fmt: skip
 
 
 def check_size(value: bytes, held: bytes = b"") -> None:
@@ -74,23 +69,36 @@ class Backend:
             raise NotFound.of(entry.kind, call.name)
         return record
 
-    async def create(self, call: ApiCall, entry: ServedResource, key: str, value: bytes) -> int:
-        with _CommitScope(self.trace, call, entry, key):
+    async def create(self, call: ApiCall, entry: ServedResource, key: str, value: bytes, obj: Any) -> int:
+        with _CommitScope(await self._start_span(call, entry, key, None, obj), call, entry):
             revision = await self.store.create(key, value)
         await _wait_until_followed(entry, revision)
         return revision
 
-    async def update(self, call: ApiCall, entry: ServedResource, record: StoreRecord, value: bytes) -> int:
-        with _CommitScope(self.trace, call, entry, record.key):
+    async def update(
+        self, call: ApiCall, entry: ServedResource, record: StoreRecord, value: bytes, old: Any, new: Any
+    ) -> int:
+        with _CommitScope(await self._start_span(call, entry, record.key, old, new), call, entry):
             revision = await self.store.update(record.key, value, revision=record.revision)
         await _wait_until_followed(entry, revision)
         return revision
 
-    async def delete(self, call: ApiCall, entry: ServedResource, record: StoreRecord) -> StoreEvent:
-        with _CommitScope(self.trace, call, entry, record.key):
+    async def delete(self, call: ApiCall, entry: ServedResource, record: StoreRecord, obj: Any) -> StoreEvent:
+        old = entry.watch_cache.object(record) if self.trace.sinks and entry.resource in TRACED else obj
+        with _CommitScope(await self._start_span(call, entry, record.key, old, None), call, entry):
             event = await self.store.delete(record.key, revision=record.revision)
         await _wait_until_followed(entry, event.revision)
         return event
+
+    async def _start_span(
+        self, call: ApiCall, entry: ServedResource, key: str, old: Any, new: Any
+    ) -> trace.span | None:
+        if (short := TRACED.get(entry.resource)) is None:
+            return None
+        subject = f"{short}/{key.removeprefix(entry.prefix)}"
+        if not self.trace.sinks:
+            return self.trace.span("apiserver", call.verb, subject, user=call.user.name)
+        return await build_write_span(self, call, subject, old, new)
 
 
 async def _wait_until_followed(entry: ServedResource, revision: int) -> None:
@@ -104,21 +112,18 @@ class _CommitScope:
 
     __slots__ = ("place", "span")
 
-    def __init__(self, trace: Trace, call: ApiCall, entry: ServedResource, key: str) -> None:
+    def __init__(self, span: trace.span | None, call: ApiCall, entry: ServedResource) -> None:
         self.place = ""
         if failpoint.is_armed:
             below = f"/{call.subresource}" if call.subresource else ""
             self.place = f"write:{call.verb}:{entry.resource}{below}"
-        self.span = None
-        if short := _TRACED.get(entry.resource):
-            subject = f"{short}/{key.removeprefix(entry.prefix)}"
-            self.span = trace.span("apiserver", call.verb, subject, user=call.user.name)
+        self.span = span
 
     def __enter__(self) -> None:
         if self.place:
             failpoint.hit(f"{self.place}:before")
         if self.span:
-            self.span.__enter__()
+            self.span.__enter__().announce()
 
     def __exit__(self, kind: Any, error: Any, where: Any) -> None:
         if self.span:

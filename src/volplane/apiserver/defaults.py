@@ -64,8 +64,8 @@ def _compile(of: type[Object]) -> Apply | None:
 def _steps(of: type[Object]) -> Iterator[Apply]:
     if values := _values().get(message_name(of)):
         yield _setter(of, values)
-    if of in FUNCTIONS:
-        yield FUNCTIONS[of]
+    if function := FUNCTIONS.get(of) or FUNCTIONS_BY_NAME.get(message_name(of)):
+        yield function
     fields = []
     for field in schema(of).values():
         inner = field.item if field.shape == "list" else field
@@ -273,6 +273,22 @@ def _node(node: core.Node) -> core.Node:
 def _subject(subject: rbac.Subject) -> rbac.Subject:
     return set_defaults(subject, api_group=RBAC_GROUP) if subject.kind in ("User", "Group") else subject
 
+
+def _network_policy(spec: Any) -> Any:
+    types = ("Ingress", "Egress") if spec.egress else ("Ingress",)
+    return set_defaults(spec, policy_types=types)
+
+
+def _device_count(request: Any) -> Any:
+    return set_defaults(request, count=1) if request.allocation_mode == "ExactCount" else request
+
+
+# Of kinds without a Struct
+FUNCTIONS_BY_NAME: Mapping[str, Apply] = {
+    "networking.NetworkPolicySpec": _network_policy,
+    "resource.ExactDeviceRequest": _device_count,
+    "resource.DeviceSubRequest": _device_count,
+}
 
 FUNCTIONS: Mapping[type[Object], Apply] = {
     core.Pod: _pod,

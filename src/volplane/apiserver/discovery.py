@@ -6,6 +6,7 @@ form only if the Content-Type has all three parameters, and `/api` and `/apis` m
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -30,6 +31,12 @@ _PRIORITY = (
     "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io",
     "flowcontrol.apiserver.k8s.io",
 )  # fmt: skip
+
+# Kinds with two forms, and the one that is stored.
+_STORED_IN = {
+    "events.events.k8s.io": ("", "v1"),
+    "horizontalpodautoscalers.autoscaling": ("autoscaling", "v2"),
+}
 
 Groups = Mapping[str, Mapping[str, list[Kind]]]  # group → version → kinds
 
@@ -180,7 +187,7 @@ def _entries(kind: Kind) -> Iterable[dict[str, Any]]:
     if kind.categories:
         entry["categories"] = list(kind.categories)
     if "create" in kind.verbs and "get" in kind.verbs:
-        entry["storageVersionHash"] = _hash(f"{kind.api_version}/{kind.kind}".encode(), 8)
+        entry["storageVersionHash"] = _storage_version_hash(kind)
     yield entry
     for below in sorted(kind.subresources, key=lambda s: s.name):
         yield _subresource_entry(kind, below)
@@ -247,5 +254,12 @@ def _subresource_discovery(kind: Kind, below: Subresource) -> dict[str, Any]:
     return {"subresource": below.name, "responseKind": response, "verbs": list(below.verbs)}
 
 
-def _hash(data: bytes, length: int = 64) -> str:
-    return hashlib.sha512(data).hexdigest()[:length].upper()
+def _storage_version_hash(kind: Kind) -> str:
+    """Clients compare it to see whether two kinds are stored as the same objects."""
+    group, version = _STORED_IN.get(kind.resource, (kind.group, kind.version))
+    digest = hashlib.sha256(f"{group}/{version}/{kind.kind}".encode()).digest()
+    return base64.b64encode(digest[:8]).decode()
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha512(data).hexdigest()[:64].upper()

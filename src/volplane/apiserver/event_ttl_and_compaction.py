@@ -48,12 +48,18 @@ async def expire_events(backend: Backend, now: datetime) -> None:
         if number % AT_ONCE == 0:
             await asyncio.sleep(0)
         event = entry.access.load(record.value, record.revision)
-        seen = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
-        if clock.parse(seen) < oldest:
+        if _last_seen(event) < oldest:
             try:
                 await backend.store.delete(record.key, revision=record.revision)
             except (KeyMissing, StaleRevision):
                 continue
+
+
+def _last_seen(event: Event) -> datetime:
+    """When the event was last observed; an event that is repeated stays."""
+    repeated = event.series.last_observed_time if event.series is not None else ""
+    times = filter(None, (repeated, event.last_timestamp, event.event_time))
+    return max(map(clock.parse, times), default=clock.parse(event.metadata.creation_timestamp))
 
 
 async def compact(backend: Backend, past: deque[tuple[float, int]]) -> None:

@@ -36,7 +36,7 @@ Handler = Callable[[Backend, ServedResource, ApiCall, Request], Awaitable[Respon
 
 
 def _negotiate_format(entry: ServedResource, request: Request, *, lists: bool = False) -> ResponseFormat:
-    format = negotiate(request.headers.get("accept"), numbered=entry.kind.type is not None)
+    format = negotiate(request.headers.get("accept"), numbered=not entry.kind.is_custom)
     if format.transform:
         responses.check_format(format, lists=lists)
     return format
@@ -169,6 +169,7 @@ async def _stream(
 async def on_post(
     post: PostSubresource, backend: Backend, entry: ServedResource, call: ApiCall, request: Request
 ) -> Response:
+    format = _negotiate_format(entry, request)  # an unacceptable response is refused before the act
     validation = query_options.field_validation(request.query, "create")
     kind = kinds.of(post.type)
     obj, warnings = await decode.decode_request(kind, request, validation)
@@ -177,7 +178,7 @@ async def on_post(
     result = await post.act(backend, entry, call, obj)
     if result is None:
         return responses.success_response(201)
-    return await responses.object_response(_negotiate_format(entry, request), 201, codec.encode(result))
+    return await responses.object_response(format, 201, codec.encode(result))
 
 
 HANDLERS: Mapping[str, Handler] = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from volplane.api.errors import NotFound
 from volplane.apiserver import cpu_offload
@@ -39,11 +40,28 @@ _JSON = [("Content-Type", "application/json"), ("Cache-Control", "no-cache, priv
 _HEALTH = ("healthz", "livez", "readyz")
 # Upstream's check names; "etcd" stands for any store. A server without its store must get no requests, but a
 # restart would not help, so /livez does not check the store.
-STORE, START, SHUTDOWN = "etcd", "poststarthook/rbac/bootstrap-roles", "shutdown"
+STORE, SHUTDOWN = "etcd", "shutdown"
+# All parts of the start: they succeed together, when the server has started.
+START = (
+    "poststarthook/start-apiserver-admission-initializer",
+    "poststarthook/generic-apiserver-start-informers",
+    "poststarthook/start-apiextensions-informers",
+    "poststarthook/start-apiextensions-controllers",
+    "poststarthook/crd-informer-synced",
+    "poststarthook/rbac/bootstrap-roles",
+    "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/start-cluster-authentication-info-controller",
+    "poststarthook/start-kube-aggregator-informers",
+    "poststarthook/apiservice-registration-controller",
+    "poststarthook/apiservice-status-available-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+    "autoregister-completion",
+    "poststarthook/apiservice-openapi-controller",
+)
 CHECKS = {
-    "healthz": ("ping", "log", STORE, START),
-    "livez": ("ping", "log"),
-    "readyz": ("ping", "log", STORE, START, SHUTDOWN),
+    "healthz": ("ping", "log", STORE, *START),
+    "livez": ("ping", "log", *START),
+    "readyz": ("ping", "log", STORE, "informer-sync", *START, SHUTDOWN),
 }
 
 
@@ -55,13 +73,14 @@ class ServerHealth:
         self.started = self.closing = False
         self._logged = ""  # the store's last error, to log changes only
 
-    async def failures(self, names: Sequence[str]) -> dict[str, str]:
+    async def failures(self, names: Iterable[str]) -> dict[str, str]:
         """Return the failing checks among these, with their reasons."""
+        names = set(names)
         found = {}
         if STORE in names and (why := await self._store_failure()):
             found[STORE] = why
-        if START in names and not self.started:
-            found[START] = "not finished"
+        if not self.started:
+            found |= dict.fromkeys(names & {*START, "informer-sync"}, "not finished")
         if SHUTDOWN in names and self.closing:
             found[SHUTDOWN] = "process is shutting down"
         return found
@@ -95,7 +114,9 @@ async def health_response(request: Request, state: ServerHealth) -> Response:
         body = f"internal server error: {failed[one]}\n" if failed else "ok"
         return Response(status=500 if failed else 200, headers=_TEXT, body=body.encode())
     left_out = frozenset(request.query.all("exclude"))
-    failed = await state.failures([check for check in checks if check not in left_out])
+    # A server that starts is alive.
+    left_to_check = set(checks) - left_out - (set(START) if top == "livez" else set())
+    failed = await state.failures(left_to_check)
     verbose = failed or "verbose" in request.query.raw
     body = _verbose_report(top, checks, left_out, failed) if verbose else "ok"
     return Response(status=500 if failed else 200, headers=_TEXT, body=body.encode())
@@ -123,7 +144,7 @@ def cacheable_json_response(document: Mapping[str, Any], media_type: str) -> Res
 
 async def metrics_response() -> Response:
     """Return all metrics. Rendering takes up to 50 ms, so it runs in the worker thread."""
-    text = await cpu_offload.run(cpu_offload.LARGE + 1, [], metrics.render)
+    text = await cpu_offload.run(cpu_offload.LARGE + 1, [], metrics.prepare())
     return Response(status=200, headers=[("Content-Type", metrics.CONTENT_TYPE)], body=text)
 
 
@@ -135,4 +156,5 @@ def trace_response(trace: Trace, request: Request) -> Response:
     since = request.query.get("since")
     after = int(since) if since.isdecimal() and len(since) < 20 else 0
     spans = [span for span in trace.spans(request.query.get("subject")) if span.start >= after]
-    return Response(status=200, headers=_JSON, body=msgspec.json.encode(spans, enc_hook=str))
+    named = [structs.asdict(span) for span in spans]
+    return Response(status=200, headers=_JSON, body=msgspec.json.encode(named, enc_hook=str))

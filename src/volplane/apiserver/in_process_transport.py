@@ -18,7 +18,7 @@ from volplane.api import codec, kinds
 from volplane.api.authorization import SubjectAccessReview
 from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
-from volplane.api.meta import DeleteOptions, Resource
+from volplane.api.meta import DeleteOptions, PartialObjectMetadata, Resource
 from volplane.apiserver import subresources
 from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.authorization_attributes import selected_name
@@ -240,13 +240,15 @@ def _change(of: type[T], item: watching.WatchItem) -> ObjectChange[Any]:
 
 
 def _to_client_type(of: type[T], obj: Any) -> T:
-    """Convert the plain data of a custom resource to the client's Struct."""
-    typed: T = codec.convert(of, obj) if isinstance(obj, dict) else obj
+    """Convert an object to the client's Struct: plain data of a custom resource, or only its metadata."""
+    if isinstance(obj, dict):
+        return codec.convert(of, obj)
+    typed: T = of(metadata=obj.metadata) if issubclass(of, PartialObjectMetadata) else obj
     return typed
 
 
 def _to_server_form(entry: ServedResource, obj: Resource) -> Any:
-    if entry.kind.type is not None:
+    if not entry.kind.is_custom:
         return canonicalize_quantities(obj)
     plain: dict[str, Any] = msgspec.json.decode(codec.encode(obj))  # plain JSON data: lists, not tuples
     return plain

@@ -7,7 +7,7 @@ watching pass bytes through without decoding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
@@ -26,7 +26,10 @@ OPENING = b'{"metadata":{'  # the stored form starts after this
 
 
 class ObjectAccess(Protocol[O]):
-    attributes: Mapping[str, str]  # wire name → attribute, of the top-level fields
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """Wire name → attribute, of the top-level fields."""
+        ...
 
     def load(self, value: bytes, revision: int) -> O: ...
 
@@ -58,12 +61,22 @@ class StructAccess:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        assert kind.type is not None
-        self.type: type[Resource] = kind.type
         self._head = codec.wire_prefix(kind)  # hashing a Kind for the codec costs more than the concatenation
-        fields = {f.encode_name: f for f in structs.fields(self.type)}
-        self.attributes: Mapping[str, str] = {name: f.name for name, f in fields.items()}
-        self._status = _default(fields["status"]) if "status" in fields else None
+
+    # Computed on first use: most kinds are only listed and watched, which needs no type.
+
+    @cached_property
+    def type(self) -> type[Resource]:
+        assert self.kind.type is not None
+        return self.kind.type
+
+    @cached_property
+    def attributes(self) -> Mapping[str, str]:
+        return {f.encode_name: f.name for f in structs.fields(self.type)}
+
+    @cached_property
+    def _status(self) -> Any:
+        return next((_default(f) for f in structs.fields(self.type) if f.encode_name == "status"), None)
 
     def load(self, value: bytes, revision: int) -> Any:
         return codec.load(self.type, value, revision)
@@ -183,4 +196,4 @@ def _member(obj: Any, name: str) -> Any:
 
 
 def access_for(kind: Kind) -> Any:
-    return DictAccess(kind) if kind.type is None else StructAccess(kind)
+    return DictAccess(kind) if kind.is_custom else StructAccess(kind)

@@ -19,6 +19,7 @@ from volplane.apiserver.apply.managed import MANAGER_LENGTH
 from volplane.apiserver.selectors import select
 from volplane.apiserver.verbs import list as listing
 from volplane.apiserver.verbs import watch as watching
+from volplane.base.units import parse_duration
 from volplane.web import Query, Request
 
 _WORDS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
@@ -40,6 +41,18 @@ def integer(query: Query, name: str) -> int | None:
         return int(text)
     except ValueError:
         raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+
+
+def check_timeout(query: Query) -> None:
+    """Refuse a malformed `timeout`. This server's own limit applies in any case."""
+    text = query.get("timeout")
+    if not text:
+        return
+    try:
+        parse_duration(text)
+    except ValueError:
+        why = f'time: invalid duration "{text}"'
+        raise BadRequest(f"invalid timeout specified in the request URL - {why}") from None
 
 
 def dry_run(query: Query, verb: str) -> bool:

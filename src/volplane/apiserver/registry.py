@@ -92,15 +92,15 @@ class Registry:
         if (before := self.find(kind.group, kind.version, kind.plural)) is not None:
             before.retire()
         self._paths[kind.group, kind.version, kind.plural] = entry
-        if kind.type is not None:
-            self._types[kind.type] = entry
+        if kind.struct is not None:
+            self._types[kind.struct] = entry
         self.version += 1
         return entry
 
     def remove(self, kind: Kind) -> None:
         self._paths.pop((kind.group, kind.version, kind.plural)).retire()
-        if kind.type is not None:
-            del self._types[kind.type]
+        if kind.struct is not None:
+            del self._types[kind.struct]
         self.version += 1
 
     def find(self, group: str, version: str, plural: str) -> ServedResource | None:

@@ -115,10 +115,11 @@ def _transform(
         case "PartialObjectMetadata":
             return partial_object_metadata(wire, format.version)
         case _:
-            raise _no_item(format)
+            raise not_convertible(format)
 
 
-def _no_item(format: ResponseFormat) -> NotAcceptable:
+def not_convertible(format: ResponseFormat) -> NotAcceptable:
+    """The error for an object that has no such form."""
     return NotAcceptable(
         f"only the following media types are accepted when converting to {format.transform}: none"
     )
@@ -135,7 +136,7 @@ def check_format(format: ResponseFormat, *, lists: bool) -> None:
     if lists and format.transform == METADATA:
         raise _no_list()
     if not lists and format.transform == METADATA_LIST:
-        raise _no_item(format)
+        raise not_convertible(format)
 
 
 def partial_object_metadata(wire: bytes, version: str = "v1") -> bytes:

@@ -58,11 +58,14 @@ Review = Callable[[ReviewServer, ApiCall, Any], Any]  # returns the response obj
 
 
 async def serve(review: Review, server: ReviewServer, call: ApiCall, request: Request) -> Response:
+    format = negotiate(request.headers.get("accept"))
+    if format.transform:
+        raise responses.not_convertible(format)
     validation = query_options.field_validation(request.query, "create")
     obj, warnings = await decode.decode_request(call.kind, request, validation)
     call.warnings.extend(warnings)
     data = codec.encode(review(server, call, obj))
-    return await responses.object_response(negotiate(request.headers.get("accept")), 201, data)
+    return await responses.object_response(format, 201, data)
 
 
 def _who_am_i(server: ReviewServer, call: ApiCall, review: SelfSubjectReview) -> SelfSubjectReview:

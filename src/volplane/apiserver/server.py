@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from volplane import web
+from volplane.api.core import Pod
 from volplane.apiserver.app import BODY_LIMIT, ApiServerApp
 from volplane.apiserver.audit import AuditLog
 from volplane.apiserver.auth import kubeconfig
@@ -17,10 +20,12 @@ from volplane.apiserver.auth.certificates import CertificateAuthority, write_pri
 from volplane.apiserver.auth.issuer import TokenIssuer
 from volplane.apiserver.auth.service_account_tokens import ServiceAccountTokenCheck
 from volplane.apiserver.auth.well_known_users import ADMIN, MASTERS
-from volplane.apiserver.bootstrap import publish_client_ca
+from volplane.apiserver.bootstrap import publish_api_server, publish_client_ca
 from volplane.apiserver.in_process_server import InProcessServer
 from volplane.apiserver.in_process_transport import InProcessTransport
 from volplane.apiserver.settings import ApiServerOptions
+from volplane.apiserver.strategies.pods import PodStrategy
+from volplane.apiserver.strategies.pods.admission import TolerationSeconds
 from volplane.apiserver.strategy import RequestUser
 from volplane.apiserver.subresources.streams import NodeStreams
 from volplane.base.files import set_aside
@@ -51,6 +56,7 @@ class RunningApiServer:
         self.admin_token = pki.admin_token
         self.port: int = listener.port
         self.url = f"https://{_format_host(options.host)}:{listener.port}"
+        self._address = _published_address(options)
         self.ca: bytes = pki.authority.pair.cert
         self.kubeconfig = Path(options.data_dir) / "kubeconfig"
         self._app = app
@@ -70,6 +76,7 @@ class RunningApiServer:
     async def start(self) -> None:
         await self.core.start()
         await publish_client_ca(self.backend, self.ca.decode())
+        await publish_api_server(self.backend, self._address, self.port)
         self.write_kubeconfig(self.kubeconfig, ADMIN.name, ADMIN.groups)
         self._app.started.set()
         self._app.health.started = True
@@ -106,6 +113,7 @@ async def run(options: ApiServerOptions, store: Store) -> RunningApiServer:
     """Start serving. The caller closes the server and owns the store."""
     pki = Pki(options)
     core = InProcessServer(store, pki.issuer)
+    _set_default_tolerations(core, options)
     client = pki.kubelet_client
     to_nodes = tls.client_context(pki.ca_path, str(client.cert_path), str(client.key_path))
     to_nodes.check_hostname = False  # nodes are addressed by IP, which their certificates need not contain
@@ -130,6 +138,14 @@ async def run(options: ApiServerOptions, store: Store) -> RunningApiServer:
     return server
 
 
+def _set_default_tolerations(core: InProcessServer, options: ApiServerOptions) -> None:
+    pods = core.backend.registry.of(Pod).strategy
+    assert isinstance(pods, PodStrategy)
+    pods.toleration_seconds = TolerationSeconds(
+        options.default_not_ready_toleration_seconds, options.default_unreachable_toleration_seconds
+    )
+
+
 def _load_or_create_token(path: Path) -> str:
     """Load the admin token, or create it. A truncated or unreadable file is set aside and replaced."""
     try:
@@ -143,6 +159,15 @@ def _load_or_create_token(path: Path) -> str:
     result = secrets.token_urlsafe(TOKEN_BYTES)
     write_private(path, result.encode())
     return result
+
+
+def _published_address(options: ApiServerOptions) -> str:
+    """The address at which others find this server: the first that is not a wildcard."""
+    for host in (options.host, *options.hosts):
+        with suppress(ValueError):
+            if not ipaddress.ip_address(host).is_unspecified:
+                return host
+    return "127.0.0.1"
 
 
 def _format_host(host: str) -> str:

@@ -34,6 +34,12 @@ class ApiServerOptions(Struct, frozen=True):
         int,
         about("maximum open connections; 0: a quarter of the process's file descriptors, at most 4096"),
     ] = 0
+    default_not_ready_toleration_seconds: Annotated[
+        int, about("seconds a pod stays on a node that is not ready, unless it has a toleration of its own")
+    ] = 300
+    default_unreachable_toleration_seconds: Annotated[
+        int, about("seconds a pod stays on an unreachable node, unless it has a toleration of its own")
+    ] = 300
     etcd_servers: Annotated[
         tuple[str, ...], about("store the state in this etcd cluster: https://host:2379,…", value="URL,…")
     ] = ()

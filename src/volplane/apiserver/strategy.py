@@ -27,6 +27,7 @@ from volplane.api.errors import Causes, invalid
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.apiserver.defaults import defaulter_of
+from volplane.apiserver.missing_fields import missing_fields
 from volplane.apiserver.object_access import ObjectAccess, access_for, path_reader
 from volplane.apiserver.selectors import SelectorReader
 
@@ -139,6 +140,8 @@ class Strategy(Generic[O]):
 
     def prepare_create(self, call: ApiCall, obj: O) -> O:
         """Clear the status; a kind that starts in a phase sets it here."""
+        if self.kind.inactive:
+            call.warnings.append(f"{self.kind.kind} is stored but {self.kind.inactive}")
         return self.access.without_status(obj) if self._has_status else obj
 
     def prepare_update(self, call: ApiCall, old: O, new: O) -> O:
@@ -156,7 +159,8 @@ class Strategy(Generic[O]):
         return self.kind.check_name(name, prefix)
 
     def validate_create(self, call: ApiCall, obj: O) -> Causes:
-        return ()
+        """A kind without rules of its own has those of the published schema."""
+        return missing_fields(obj) if self.kind.message else ()
 
     def validate_update(self, call: ApiCall, old: O, new: O) -> Causes:
         """A changed object is validated like a new one, and the kind's immutable fields must not change."""

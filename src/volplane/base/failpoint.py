@@ -12,11 +12,14 @@ of the file are written back for the next process, so a role can be killed again
     write:<verb>:<resource>:before|after    API server, around the store's commit
     ask:<verb>:<resource>:before|after      client that sends the request over HTTPS
     rpc:<Method>:before|after               CSI caller; rpc:<Method>:served: driver, work done, no answer yet
+    flexvolume:<command>:before|after       FlexVolume caller
+    iscsi:<login|logout>:before|after       iscsi volumes
     cloud:<Action>:asked|intent|effect|result   disk service, between writing its records and acting
     host:<effect>:before|after              mounts, loop devices, file systems
     file:<what>:<write|remove>:before|after     files that a node needs after a restart
     file:<name>:half                        a file is written under its temporary name, not yet renamed
     pod:network:before|after                a pod gets its network namespace and address
+    cri:<Method>:before|after               node that calls a container runtime
     container:<start|stop|remove>:before|after, container:stop:asked
 """
 

@@ -27,3 +27,20 @@ def lock(path: str, what: str = "") -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor
+
+
+def find_holder(path: str) -> int | None:
+    """The process that holds the lock: its pid, 0 if it is not known, None if it is free.
+
+    Takes no lock itself, which a process that starts at this moment would find held.
+    """
+    try:
+        with open(path, "rb") as file:
+            inode, text = os.fstat(file.fileno()).st_ino, file.read(32).strip()
+    except OSError:
+        return None
+    with open("/proc/locks") as table:
+        held = any(line.split()[5].rpartition(":")[2] == str(inode) for line in table if " FLOCK " in line)
+    if not held:
+        return None
+    return int(text) if text.isdigit() else 0

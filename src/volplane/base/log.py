@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
@@ -36,12 +36,17 @@ class LogFormatter(logging.Formatter):
     """`2026-11-15T20:00:00.123456Z INFO  attacher: text key=value`; pairs come from `extra=`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        pairs = "".join(f" {k}={_value(v)}" for k, v in record.__dict__.items() if k not in _PLAIN)
+        more = record.__dict__
+        pairs = "" if more.keys() <= _PLAIN else _format_pairs(more)
         head = f"{clock.microstamp()} {record.levelname:<5} {component(record.name)}:"
         line = f"{head} {record.getMessage()}{pairs}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
         return line
+
+
+def _format_pairs(attributes: Mapping[str, object]) -> str:
+    return "".join(f" {k}={_value(v)}" for k, v in attributes.items() if k not in _PLAIN)
 
 
 @cache

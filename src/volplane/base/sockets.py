@@ -7,8 +7,10 @@ context, and only in this process.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 LONGEST = 100  # the kernel allows 107; libraries add a prefix or a terminator
 
@@ -27,3 +29,21 @@ def short_path(path: str) -> Iterator[str]:
         yield short
     finally:
         os.close(descriptor)
+
+
+def bind_privately(path: str) -> socket.socket:
+    """A socket bound to the path, for its owner only; one that a killed process left there is replaced."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with short_path(path) as short:
+            remove_socket(path)
+            made.bind(short)
+            os.chmod(short, 0o600)  # before it listens: no one can connect until then
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def remove_socket(path: str) -> None:
+    Path(path).unlink(missing_ok=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -14,16 +16,29 @@ from volplane.cli.error import CommandError
 
 GROUPS = {
     "Cluster": {
-        "up": "start a cluster and serve until stopped",
+        "up": "start a cluster and serve until stopped, or in the background",
+        "status": "show whether a cluster runs, and where",
+        "logs": "print the log of a cluster in the background, or of a role",
+        "stop": "stop a cluster and keep its data",
+        "start": "start a stopped cluster or a crashed node again",
+        "delete": "stop a cluster and delete its data",
+        "list": "list the clusters of this user",
         "demo": "show every step of a volume on this machine: claim, pod, data, move",
         "env": "print the shell exports for kubectl and aws",
         "crash": "kill a role, or a node with its containers, to test recovery",
     },
     "Debug": {
         "explain": "explain why a claim, volume, pod or node waits, and what to do",
+        "journey": "show every step of a claim, volume or pod, in the order in which it happened",
+        "plugins": "list the volume plugins of nodes and controllers, with version and health",
+        "states": "show the state transitions of a claim, volume or pod",
+        "world": "show desired and actual state of volumes, and the step between them",
     },
     "Driver authors": {
         "test-driver": "run every lifecycle test that applies to your CSI driver",
+    },
+    "Shell": {
+        "completion": "print the completion script for bash, zsh or fish",
     },
     "Single roles": {
         "apiserver": "API server",
@@ -75,11 +90,19 @@ def _import_verb(name: str) -> ModuleType:
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="volplane")
-def volplane() -> None:
+@click.option("--no-color", is_flag=True, envvar="NO_COLOR", help="no colours; also with $NO_COLOR")
+@click.pass_context
+def volplane(context: click.Context, no_color: bool) -> None:
     """The Kubernetes volume control plane, without the cluster."""
+    if no_color:
+        context.color = False
+        os.environ["NO_COLOR"] = "1"  # for libraries
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale without UTF-8 is no reason to fail
     try:
         volplane.main(args=arguments, prog_name="volplane", standalone_mode=False)
     except click.exceptions.Abort:

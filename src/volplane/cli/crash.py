@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-
 import click
 
-from volplane.cli.error import CommandError
-from volplane.cluster import power_loss
+from volplane.cli.cluster_directory import directory_options
+from volplane.cli.role_change import change_role
 from volplane.cluster.data_directory import DataDirectory
-from volplane.cluster.multi_process import RoleFiles
-from volplane.host import Host
+from volplane.cluster.role_control import CRASH, START
 
 
 @click.command()
 @click.argument("role")
-@click.option("--data-dir", default="~/.volplane", metavar="~/.volplane", help="directory of the cluster")
-@click.option("--revive", is_flag=True, help="start a crashed node again")
-def command(role: str, data_dir: str, revive: bool) -> None:
-    """Kill ROLE (node/worker-2, apiserver, cloud, scheduler, controller-manager) with SIGKILL.
+@click.option("--revive", is_flag=True, help="start a crashed node again, like volplane start")
+@directory_options
+def command(role: str, revive: bool, layout: DataDirectory) -> None:
+    """Crash ROLE: node/worker-2, apiserver, cloud, scheduler or controller-manager.
 
-    A node also loses its containers and mounts, like a machine that loses power, and stays down until
-    --revive. Other roles are restarted at once. Needs a cluster started with `volplane up --separate`.
+    A node loses its kubelet, containers and mounts, like a machine that loses power, and stays down until
+    `volplane start`. Other roles are killed with SIGKILL and restarted at once; they are processes of their
+    own only in a cluster started with `volplane up --separate`.
     """
-    layout = DataDirectory(data_dir)
-    runs = RoleFiles(layout.run)
-    supervisor = runs.read("up")
-    if supervisor is None or not supervisor.is_alive:
-        raise CommandError(
-            f"no cluster with separate processes runs in {layout.directory}: volplane up --separate"
-        )
-    if revive:
-        runs.crash_marker(role).unlink(missing_ok=True)
-        os.kill(supervisor.pid, signal.SIGHUP)
-        return
-    found = runs.read(role)
-    if found is None or not found.is_alive:
-        known = sorted(p.stem.replace("node-", "node/") for p in layout.run.glob("*.pid") if p.stem != "up")
-        raise CommandError(f"{role} does not run; running roles: {', '.join(known)}")
-    kind, _, name = role.partition("/")
-    if kind == "node":
-        runs.crash_marker(role).touch()
-    os.kill(found.pid, signal.SIGKILL)
-    if kind == "node":
-        asyncio.run(_lose_power(layout, int(name.rpartition("-")[2])))
-    click.echo(f"{role} is down")
-
-
-async def _lose_power(layout: DataDirectory, index: int) -> None:
-    host = Host()
-    try:
-        await power_loss.lose_power(layout.member(index, 1).root, host)
-    finally:
-        await host.close()
+    change_role(layout, START if revive else CRASH, role)

@@ -11,12 +11,18 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from volplane.cli.demo_script import DemoScript
-from volplane.cli.journey import Journey
+from volplane.api.core import Pod
+from volplane.cli.demo_script import NAMESPACE, DemoScript
+from volplane.cli.demo_table import DemoTable
+from volplane.cli.explain import explain_target
 from volplane.cli.serve import LEVELS, require_root, serve
 from volplane.client import kubeconfig
 from volplane.client.client import Client
+from volplane.client.snapshot_cache import SnapshotCaches
+from volplane.client.transport import Transport
 from volplane.cluster.single_process import Cluster, ClusterOptions
+from volplane.explain.resolve import ExplainTarget
+from volplane.explain.result import ExplainResult
 
 WIDTH = 110  # of the table, also without a terminal
 
@@ -56,7 +62,8 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
         transport = kubeconfig.load(cluster.layout.kubeconfig, agent="volplane-demo")
         client = Client(transport, component="volplane-demo")
         try:
-            await _run_script(console, DemoScript(client, directory), Journey(cluster.trace))
+            script = DemoScript(client, directory, lambda pod: _explain(cluster, transport, pod))
+            await _run_script(console, script, DemoTable(cluster.trace))
         finally:
             await client.close()
             await transport.close()
@@ -66,10 +73,20 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
         raise SystemExit(1)
 
 
-async def _run_script(console: Console, script: DemoScript, journey: Journey) -> None:
+async def _explain(cluster: Cluster, transport: Transport, pod: str) -> ExplainResult:
+    """What `volplane explain pod/NAME` says about the pod."""
+    caches = SnapshotCaches(transport, namespace=NAMESPACE)
+    try:
+        target = ExplainTarget(Pod, pod, NAMESPACE)
+        return await explain_target(caches, target, cluster.layout.run)
+    finally:
+        await caches.close()
+
+
+async def _run_script(console: Console, script: DemoScript, steps: DemoTable) -> None:
     await script.write()
     console.print(f"A claim of 1Gi and a pod: [bold]{script.line}[/bold] written on {script.first_node}\n")
-    console.print(journey.table(script))
+    console.print(steps.table(script))
     console.print()
     await script.move()
     console.print(f"[bold]The proof[/bold]  written on {script.first_node}: {script.line}")

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 from volplane.api.core import (
     Container,
+    Event,
     HostPathVolumeSource,
     Node,
     PersistentVolume,
@@ -30,16 +31,22 @@ from volplane.api.meta import ObjectMeta, Resource
 from volplane.api.storage import VolumeAttachment
 from volplane.cli.error import CommandError
 from volplane.client.client import Client
+from volplane.explain.result import ExplainResult
 
 T = TypeVar("T", bound=Resource)
 
 CLAIM, WRITER, READER, NAMESPACE = "demo-data", "demo-writer", "demo-reader", "default"
-PATIENCE = 60.0
+PATIENCE, LOOK_INTERVAL = 60.0, 2.0  # seconds
+FAILURES = ("FailedMount", "FailedAttachVolume", "ProvisioningFailed")
+FAILED_TIMES = 3  # of an operation, until the demo gives up
 
 
 class DemoScript:
-    def __init__(self, client: Client, directory: Path) -> None:
-        self.client = client
+    def __init__(
+        self, client: Client, directory: Path, explain: Callable[[str], Awaitable[ExplainResult]]
+    ) -> None:
+        """`explain` says what a pod waits for."""
+        self.client, self._explain = client, explain
         self.claim, self.writer = f"{NAMESPACE}/{CLAIM}", f"{NAMESPACE}/{WRITER}"
         self.results = directory / "results"  # a host directory to which the containers write results
         self.results.mkdir(mode=0o755)
@@ -111,24 +118,48 @@ class DemoScript:
             pod = self.client.cache(Pod).get(name, NAMESPACE)
             return pod.status.phase if pod else ""
 
-        await self._until(Pod, lambda: phase() in ("Succeeded", "Failed"), f"pod {name} has done its work")
+        what = f"pod {name} has done its work"
+        await self._until(Pod, lambda: phase() in ("Succeeded", "Failed"), what, pod=name)
         pod = self.client.cache(Pod).get(name, NAMESPACE)
         if pod is None or pod.status.phase != "Succeeded":
             raise CommandError(f"pod {name} failed: {pod.status.message if pod else 'it is gone'}")
         return pod
 
-    async def _until(self, kind: type[T], holds: Callable[[], bool], what: str) -> None:
-        changed = asyncio.Event()
+    async def _until(self, kind: type[T], holds: Callable[[], bool], what: str, *, pod: str = "") -> None:
+        """Wait; with a pod, end early with the reason if the cluster fails again and again."""
+        changed, began = asyncio.Event(), time.monotonic()
         end = self.client.cache(kind).subscribe(lambda old, new: changed.set())
         try:
-            async with asyncio.timeout(PATIENCE):
-                while not holds():
-                    changed.clear()
-                    await changed.wait()
-        except TimeoutError as error:
-            raise CommandError(f"timed out after {PATIENCE:g} s waiting for: {what}") from error
+            while not holds():
+                changed.clear()
+                try:
+                    async with asyncio.timeout(LOOK_INTERVAL):
+                        await changed.wait()
+                except TimeoutError:
+                    await self._check_wait(pod, what, time.monotonic() - began)
         finally:
             end()
+
+    async def _check_wait(self, pod: str, what: str, seconds: float) -> None:
+        """Raise CommandError if nothing will change, or after PATIENCE."""
+        late = seconds >= PATIENCE
+        if pod and (late or await self._fails_again(pod)):
+            found = await self._explain(pod)
+            advice = "".join(f"\n  - {line}" for line in found.advice)
+            raise CommandError(f"{found.subject} waits: {found.answer}{advice}")
+        if late:
+            raise CommandError(f"timed out after {PATIENCE:g} s waiting for: {what}")
+
+    async def _fails_again(self, pod: str) -> bool:
+        """Whether an operation for the pod or the claim has failed more than once."""
+        events = [
+            event
+            for event in await self.client.list(Event, NAMESPACE)
+            if event.type == "Warning"
+            and event.reason in FAILURES
+            and event.involved_object.name in (pod, CLAIM)
+        ]
+        return sum(max(event.count, 1) for event in events) >= FAILED_TIMES
 
     def _pod(self, name: str, script: str) -> Pod:
         mounts = (

@@ -14,7 +14,7 @@ from volplane.cluster import external_driver, user_drivers
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.saved_options import CommandLine, SavedOptions, load_options
-from volplane.cluster.user_drivers import DiscoveredDrivers, UserDrivers
+from volplane.cluster.user_drivers import BadImageSyntax, DiscoveredDrivers, UserDrivers
 from volplane.node.image_overrides import image_repository
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,6 +105,8 @@ def resolve_user_drivers(directory: str, **given: Any) -> tuple[UserDrivers, boo
             return load_user_drivers(saved), False
         layout = DataDirectory(directory)
         saved = load_options(layout)
+    except BadImageSyntax as error:
+        raise click.UsageError(str(error)) from error
     except CannotStart as error:
         raise CommandError(str(error)) from error
     try:

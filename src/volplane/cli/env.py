@@ -6,18 +6,18 @@ import shlex
 
 import click
 
+from volplane.cli.cluster_directory import describe_up, directory_options
 from volplane.cli.error import CommandError
 from volplane.cluster.data_directory import REGION, DataDirectory
 
 
 @click.command()
-@click.option("--data-dir", default="~/.volplane", metavar="~/.volplane", help="directory of the cluster")
-def command(data_dir: str) -> None:
+@directory_options
+def command(layout: DataDirectory) -> None:
     """Print exports for the shell: eval "$(volplane env --data-dir D)"."""
-    layout = DataDirectory(data_dir)
     memory = layout.load_saved()
     if not memory.access_key:
-        raise CommandError(f"no cluster in {layout.directory}: start one with volplane up --data-dir")
+        raise CommandError(f"no cluster in {layout.directory}: start one with {describe_up(layout)}")
     exports = {
         "KUBECONFIG": str(layout.kubeconfig),
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",

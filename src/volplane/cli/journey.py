@@ -1,60 +1,123 @@
-"""The steps of a volume as a table: component, start and duration of each."""
+"""`volplane journey`: every step that was taken for a volume, by whom, when, and how it ended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
 
-from rich.table import Table
+import click
+import msgspec
+from msgspec import structs
 
-from volplane.base.trace import Span, Trace
-from volplane.cli.demo_script import DemoScript
+from volplane.cli.cluster_reader import ClusterChoice, cluster_flags
+from volplane.cli.error import CommandError
+from volplane.cli.journey_target import JourneySource
+from volplane.explain.journey.model import Journey, JourneyOutcome, JourneyStep
+from volplane.explain.journey.render_html import render_html
+from volplane.explain.journey.render_mermaid import render_mermaid
+from volplane.explain.journey.render_text import PROBLEM, render_journeys, step_table
+from volplane.explain.journey.select import hide_details, select_back, select_forwards
 
+OUTPUTS = ("text", "json", "mermaid", "html")
+UNLIMITED = 10_000  # characters
+LOOK = 0.2  # seconds between two looks for new steps
 
-class Journey:
-    """The spans of a cluster between the first request and the last byte."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-
-    def table(self, script: DemoScript) -> Table:
-        shown = Table(box=None, pad_edge=False, header_style="dim")
-        for name, justify in (
-            ("since start", "right"),
-            ("took", "right"),
-            ("component", "left"),
-            ("step", "left"),
-        ):
-            shown.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
-        for span in self._select_spans(script):
-            shown.add_row(*_row(span, script.began))
-        total = (script.written - script.began) / 1e6
-        shown.add_row(f"[bold]{total:.1f} ms[/bold]", "", "you", "see that the pod has succeeded")
-        return shown
-
-    def _select_spans(self, script: DemoScript) -> Iterator[Span]:
-        """The spans of this claim and pod, in order of their start."""
-        # Of the API server's steps only the user's two: the others are part of the caller's step.
-        own = {f"pvc/{script.claim}", f"pod/{script.writer}"}
-        for span in self._trace.spans():
-            if not script.began <= span.start <= script.written or span.subject.startswith("node/"):
-                continue
-            if span.component == "driver":
-                continue  # part of the caller's step
-            if span.component == "apiserver":
-                if span.step != "create" or span.subject not in own:
-                    continue
-                own.remove(span.subject)
-            if "Conflict" not in span.error:  # a conflict is retried at once
-                yield span
+Select = Callable[[Journey], Sequence[JourneyStep]]
 
 
-def _row(span: Span, began: int) -> tuple[str, str, str, str]:
-    length = (span.end - span.start) / 1e6
-    took = f"{length:.1f} ms" if span.end > span.start else "·"
-    text = f"{span.step}  [dim]{_subject(span.subject)}[/dim]"
-    text += f"  [red]{span.error}[/red]" if span.error else ""
-    return f"{(span.start - began) / 1e6:.1f} ms", took, span.component, text
+@click.command()
+@click.argument("what", metavar="KIND/NAME")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="namespace; default: the kubeconfig's")
+@click.option("--back", is_flag=True, help="the way back: stop, unpublish, unstage, detach, delete")
+@click.option("--all", "everything", is_flag=True, help="all steps, of all objects that had this name")
+@click.option("--follow", is_flag=True, help="print steps as they happen")
+@click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", help="output format")
+@cluster_flags
+def command(
+    what: str,
+    namespace: str,
+    back: bool,
+    everything: bool,
+    follow: bool,
+    output: str,
+    cluster: ClusterChoice,
+) -> None:
+    """Show every step of a volume: who took it, when, how long it took, and how it ended.
+
+    KIND is pvc, pv or pod; a pod has a journey for each of its claims. By default the way forwards, from the
+    claim to the running container. In a cluster of `volplane up` the steps were recorded by its roles, also
+    for objects that no longer exist; of any other cluster they are derived from its objects and events.
+    Changes nothing in the cluster.
+    """
+    source = JourneySource(what, namespace, cluster)
+    select = _selection(back=back, everything=everything)
+    if follow:
+        if output != "text":
+            raise click.UsageError("--follow prints text; leave out -o")
+        return _follow(source, select)
+    journeys = source.read(every=everything)
+    if not journeys:
+        raise CommandError(f"{source.target.text} has no volume of its own, so it has no journey")
+    _print(journeys, [select(journey) for journey in journeys], output)
 
 
-def _subject(subject: str) -> str:
-    return subject if len(subject) <= 40 else f"{subject[:16]}…{subject[-8:]}"
+def _selection(*, back: bool, everything: bool) -> Select:
+    if everything:
+        return lambda journey: journey.steps
+    chosen = select_back if back else select_forwards
+    return lambda journey: hide_details(chosen(journey.steps))
+
+
+def _print(journeys: Sequence[Journey], shown: Sequence[Sequence[JourneyStep]], output: str) -> None:
+    match output:
+        case "json":
+            selected = [structs.replace(j, steps=tuple(s)) for j, s in zip(journeys, shown, strict=True)]
+            click.echo(msgspec.json.format(msgspec.json.encode(selected), indent=2))
+        case "mermaid":
+            for journey, steps in zip(journeys, shown, strict=True):
+                click.echo("\n".join(render_mermaid(steps, journey.subject)))
+        case "html":
+            click.echo("\n".join(render_html(journeys, shown)))
+        case _:
+            width = _line_width()
+            for line in render_journeys(journeys, shown, width):
+                _echo(line)
+
+
+def _follow(source: JourneySource, select: Select) -> None:
+    """Print each step once, when it has ended, until the volume is deleted."""
+    if source.recorded is None:
+        raise CommandError(
+            "--follow needs recorded steps: start the cluster with volplane up --journey-max-size 64Mi, and"
+            " use --data-dir"
+        )
+    printed: set[str] = set()
+    width = _line_width()
+    while True:
+        source.recorded.update()
+        journeys = source.recorded.find(source.target.text)
+        for journey in journeys:
+            fresh = [s for s in select(journey) if s.id not in printed and s.seconds is not None]
+            if fresh:
+                printed |= {step.id for step in fresh}
+                lines = list(step_table(fresh, journey.began, width))
+                for line in lines[1 if len(printed) > len(fresh) else 0 :]:
+                    _echo(line)
+        if journeys and all(journey.outcome is JourneyOutcome.DELETED for journey in journeys):
+            return
+        time.sleep(LOOK)
+
+
+def _line_width() -> int:
+    """Lines are cut on a terminal only."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
+
+
+def _echo(line: str) -> None:
+    if line.startswith(PROBLEM):
+        line = click.style(line, fg="yellow")
+    elif line and not line.startswith(" "):
+        line = click.style(line, bold=True)
+    click.echo(line)

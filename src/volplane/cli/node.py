@@ -37,7 +37,10 @@ from volplane.node.options import NodeOptions, pki_directory
 )
 @click.option("--cover", multiple=True, metavar="DIR", help="directory to hide from containers")
 @click.option(
-    "--latency", default="", metavar="PROFILE", help="simulate the latency of a cloud: ebs, io2 or efs"
+    "--latency",
+    default="",
+    metavar="PROFILE",
+    help="simulate the latency of a cloud: aws (by volume type), ebs, io2 or efs",
 )
 @click.option(
     "--image",

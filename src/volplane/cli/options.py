@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.base.settings import IGNORED, SWITCHES, BadFlag, Flag, flags, parse, parse_seconds
 
@@ -95,6 +95,16 @@ def options(
         return made
 
     return decorate
+
+
+def command_words(settings: Struct, *, hide: tuple[str, ...] = ()) -> list[str]:
+    """The options that are not the default, as words of a command line."""
+    words = []
+    for flag in flags(type(settings)).values():
+        value = getattr(settings, flag.field)
+        if flag.field not in hide and value != flag.default:
+            words.append(f"--{flag.name}={structs.replace(flag, default=value).default_text}")
+    return words
 
 
 def _option(flag: Flag) -> Callable[[Verb], Verb]:

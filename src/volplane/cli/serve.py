@@ -24,6 +24,7 @@ from volplane.base.tasks import background
 from volplane.cli.client_factory import connect as connect
 from volplane.cli.error import CommandError
 from volplane.cluster.errors import CannotStart
+from volplane.loops.span_recording import read_environment, record_spans
 from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
 from volplane.store import StoreFailed, StoreInUse
 from volplane.web import BadAddress, PortInUse
@@ -134,7 +135,7 @@ class StopSignals:
 
 
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], registry: WaitRegistry) -> None:
-    trace.start()
+    tracing = trace.start()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(handle_loop_exception)
@@ -145,7 +146,8 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], reg
         loop.add_reader(int(lifeline), os._exit, 1)
     path = os.environ.get("VOLPLANE_WAITS")
     reports = serve_wait_reports(path, registry) if path else nullcontext()
-    async with background(memory.release_memory_periodically()), reports:
+    recorded = record_spans(tracing, *read_environment())
+    async with background(memory.release_memory_periodically()), reports, recorded:
         await work(stop)
 
 

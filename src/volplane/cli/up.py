@@ -6,18 +6,28 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
+from msgspec import structs
 
 from volplane.base.tasks import run_until
+from volplane.cli import cluster_directory
+from volplane.cli.background import prepare_directory, start_cluster
+from volplane.cli.cluster_directory import NAME, choose_directory
 from volplane.cli.driver_options import add_driver_options, describe_drivers, resolve_user_drivers
 from volplane.cli.error import CommandError
-from volplane.cli.options import options
+from volplane.cli.options import DURATION, command_words, options
 from volplane.cli.serve import FEWEST_FILES, LEVELS, require_root, serve
+from volplane.cluster.container_runtime import find_unused_runtime
+from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.errors import CannotStart
+from volplane.cluster.leftovers import find_leftovers
+from volplane.cluster.lifecycle import DEFAULT_DIRECTORY
 from volplane.cluster.multi_process import MultiProcessCluster
-from volplane.cluster.single_process import Cluster, ClusterOptions, files_needed
+from volplane.cluster.role_control import describe_down_nodes
+from volplane.cluster.single_process import Cluster, ClusterOptions, files_needed, runtime_endpoints
 from volplane.cluster.user_drivers import UserDrivers
 
 TAKE_OVER = 30.0  # seconds
@@ -27,28 +37,73 @@ PATIENCE = 15.0  # seconds that a start gets to complete after it is asked to st
 @click.command()
 @options(ClusterOptions)
 @add_driver_options
+@NAME
+@click.option("--detach", is_flag=True, help="run in the background; return when the cluster is ready")
+@click.option("--wait", type=DURATION, default=0.0, metavar="2m", help="time to become ready, else it stops")
+@click.option("--update-kubeconfig", is_flag=True, help="make it the current context of ~/.kube/config")
 @click.option("--separate", is_flag=True, help="run each role as a separate process")
 @click.option(
     "--log-level", type=LEVELS, default="INFO", metavar="info", help="debug, info, warning or error"
 )
-def command(settings: ClusterOptions, separate: bool, log_level: str, **given: Any) -> None:
-    """Start a cluster and serve until stopped.
+def command(
+    settings: ClusterOptions,
+    name: str,
+    detach: bool,
+    wait: float,
+    update_kubeconfig: bool,
+    separate: bool,
+    log_level: str,
+    **given: Any,
+) -> None:
+    """Start a cluster and serve until stopped, or with --detach in the background.
 
     Writes a kubeconfig into the data directory. Ctrl-C stops the pods, unmounts the volumes and releases the
-    loop devices. A start on the same directory continues where the last one stopped.
+    loop devices; the exit code is 1 if something is left, with a list. A start on the same directory
+    continues where the last one stopped.
 
     Your own driver replaces the built-in drivers unless --builtin-drivers is given. The next start on the
     same directory uses the same drivers, manifests and images unless you give others.
+
+    A cluster in the background is restarted if its process ends. See `volplane status`, `logs`, `stop` and
+    `start`.
     """
     require_root()
+    given_directory = settings.data_dir if settings.data_dir != DEFAULT_DIRECTORY else ""
+    settings = structs.replace(settings, data_dir=choose_directory(name, given_directory))
     drivers, again = resolve_user_drivers(settings.data_dir, **given)
     if again:
         _say(f"options of the last start: {' '.join(drivers.options.command_words())}")
     files = FEWEST_FILES if separate else files_needed(settings.nodes)
-    serve(lambda stop: _up(settings, drivers, separate, stop), level=log_level, files=files)
+    if detach:
+        _start_in_background(settings, drivers, separate, log_level, wait)
+        if update_kubeconfig:
+            cluster_directory.update_kubeconfig(DataDirectory(settings.data_dir))
+        return
+    tell = cluster_directory.update_kubeconfig if update_kubeconfig else None
+    serve(lambda stop: _up(settings, drivers, separate, wait, tell, stop), level=log_level, files=files)
 
 
-async def _up(settings: ClusterOptions, drivers: UserDrivers, separate: bool, stop: asyncio.Event) -> None:
+def _start_in_background(
+    settings: ClusterOptions, drivers: UserDrivers, separate: bool, log_level: str, timeout: float
+) -> None:
+    layout = DataDirectory(settings.data_dir)
+    fresh = prepare_directory(layout)
+    if drivers.options:  # `up` finds them there; it has another working directory
+        layout.write(layout.saved_options, drivers.options)
+    words = [*command_words(settings, hide=("data_dir",)), f"--log-level={log_level.lower()}"]
+    if separate:
+        words.append("--separate")
+    start_cluster(layout, words, fresh=fresh, timeout=timeout)
+
+
+async def _up(
+    settings: ClusterOptions,
+    drivers: UserDrivers,
+    separate: bool,
+    timeout: float,
+    tell: Callable[[DataDirectory], None] | None,
+    stop: asyncio.Event,
+) -> None:
     began = time.monotonic()
     me = asyncio.current_task()
     assert me is not None
@@ -58,7 +113,7 @@ async def _up(settings: ClusterOptions, drivers: UserDrivers, separate: bool, st
             MultiProcessCluster(settings, drivers) if separate else Cluster(settings, drivers) as cluster
         ):
             canceller.cancel()
-            await _serve(cluster, stop, began)
+            await _serve(cluster, timeout, tell, stop, began)
     except CannotStart as error:
         raise CommandError(str(error)) from error
     except asyncio.CancelledError:
@@ -70,6 +125,13 @@ async def _up(settings: ClusterOptions, drivers: UserDrivers, separate: bool, st
         ) from None
     finally:
         canceller.cancel()
+    members = runtime_endpoints(cluster.members, settings)
+    if left := await find_leftovers(cluster.layout.directory, members):
+        listed = "".join(f"\n  {line}" for line in left)
+        raise CommandError(
+            f"stopped, but not everything was unmounted and released; the next start on"
+            f" {cluster.layout.directory} removes it:{listed}"
+        )
     _say("stopped")
 
 
@@ -88,16 +150,33 @@ async def _end_start(stop: asyncio.Event, start: asyncio.Task[None]) -> None:
     os._exit(1)
 
 
-async def _serve(cluster: Cluster | MultiProcessCluster, stop: asyncio.Event, started: float) -> None:
+async def _serve(
+    cluster: Cluster | MultiProcessCluster,
+    timeout: float,
+    tell: Callable[[DataDirectory], None] | None,
+    stop: asyncio.Event,
+    started: float,
+) -> None:
     for line in describe_drivers(cluster.learned):
         _say(line)
-    await run_until(stop, cluster.wait_ready())
+    down = [m.name for m in cluster.members if cluster.runs.is_crashed(m.name)]
+    for line in describe_down_nodes(down, cluster.layout.directory):
+        _say(line)
+    try:
+        async with asyncio.timeout(timeout or None):
+            await run_until(stop, cluster.wait_ready())
+    except TimeoutError:
+        raise CannotStart(f"not ready within {timeout:g} seconds") from None
     if stop.is_set():
         await _take_over(cluster)
     else:
         _say(f"ready in {time.monotonic() - started:.2f} s: {len(cluster.members)} nodes, {cluster.url}")
+        if tell is not None:
+            tell(cluster.layout)
         _say(f"  export KUBECONFIG={cluster.layout.kubeconfig}")
         _say(f'  or: eval "$(volplane env --data-dir {cluster.layout.directory})" for kubectl and aws')
+        if not cluster.settings.container_runtime_endpoint and (found := find_unused_runtime()):
+            _say(f"  a container runtime listens at {found}: --container-runtime-endpoint {found} uses it")
         await run_until(stop, cluster.wait())
     _say("stopping: pods, volumes, disks")
 

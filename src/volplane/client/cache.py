@@ -24,7 +24,9 @@ from volplane.api.meta import Resource
 from volplane.base import clock
 from volplane.base.backoff import Backoff, Failures
 from volplane.base.tasks import TaskSet
+from volplane.base.trace import recording
 from volplane.client.transport import ChangeType, ObjectChange, Transport
+from volplane.rules.trace_subjects import TRACED_TYPES, list_trace_facts
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +95,7 @@ class Cache(Generic[T]):
         self._synced = asyncio.Event()
         self._current = False  # whether a watch can resume at `revision`
         self._live = asyncio.Event()
+        self._is_traced = type in TRACED_TYPES
 
     # --- read
 
@@ -265,6 +268,8 @@ class Cache(Generic[T]):
             if known.resource_version == meta.resource_version:
                 return
         names[meta.name] = new
+        if self._is_traced and (trace := recording()) is not None:
+            trace.index.learn_all(list_trace_facts(new))
         self._update_indexes(old, new)
 
     def _remove(self, last: T) -> None:

@@ -17,10 +17,12 @@ from volplane.api.core import Binding, ObjectReference, Pod
 from volplane.api.errors import AlreadyExists, Conflict, Invalid, NotFound
 from volplane.api.meta import DeleteOptions, ObjectMeta, Preconditions, Resource
 from volplane.api.policy import Eviction
+from volplane.base.trace import recording
 from volplane.client import patches
 from volplane.client.cache import Cache, Caches
 from volplane.client.patches import PatchOptions
 from volplane.client.transport import ChangeType, ListPage, ObjectChange, Transport
+from volplane.rules.trace_subjects import TRACED_TYPES, list_trace_facts
 
 T = TypeVar("T", bound=Resource)
 
@@ -37,12 +39,12 @@ class Client:
     # --- read
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
-        return await self.transport.get(type, name, namespace)
+        return _learn(await self.transport.get(type, name, namespace))
 
     async def find(self, type: type[T], name: str, namespace: str = "") -> T | None:
         """Read from the server; None if the object does not exist."""
         try:
-            return await self.transport.get(type, name, namespace)
+            return _learn(await self.transport.get(type, name, namespace))
         except NotFound:
             return None
 
@@ -110,6 +112,7 @@ class Client:
         of: type[Resource] | None = None,
     ) -> T:
         """Create an object. `exists_ok`: return an existing one, which another client may have created."""
+        _learn(obj)  # so that the request belongs to its trace
         try:
             made = await self.transport.create(obj, namespace, name=name, subresource=subresource, of=of)
         except AlreadyExists:
@@ -233,10 +236,17 @@ class Client:
         notes = written_revisions.get()
         if notes is not None and obj.revision > notes.get(type(obj), 0):
             notes[type(obj)] = obj.revision
-        return obj
+        return _learn(obj)
 
     def __repr__(self) -> str:
         return f"client of {self.component or self.transport!r}"
+
+
+def _learn(obj: T) -> T:
+    """Note which claim an object belongs to, if steps are recorded."""
+    if type(obj) in TRACED_TYPES and (trace := recording()) is not None:
+        trace.index.learn_all(list_trace_facts(obj))
+    return obj
 
 
 def _preconditions(uid: str, revision: str) -> Preconditions | None:

@@ -26,7 +26,9 @@ from msgspec import Struct
 from volplane.api import codec, errors, kinds
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, ListMeta, PartialObjectMetadata, Resource
-from volplane.base import failpoint
+from volplane.base import failpoint, trace
+from volplane.base.trace_context import HEADER
+from volplane.client.credentials import Credentials, CredentialSource
 from volplane.client.transport import ChangeType, ListPage, ObjectChange, PatchBody, PatchStyle, WatchContext
 from volplane.web.client import ClientResponse, HttpClient, HttpError
 
@@ -99,8 +101,14 @@ def _without_nulls(data: bytes) -> bytes:
 class HttpsTransport:
     """Implements `Transport`."""
 
-    def __init__(self, http: HttpClient) -> None:
-        self._http = http
+    def __init__(self, http: HttpClient, source: CredentialSource | None = None) -> None:
+        """`source`: of credentials that change."""
+        self._http, self._source = http, source
+        self._pair = b""  # client certificate of the last credentials
+
+    async def log_in(self) -> None:
+        """Get credentials before the first request: a plugin may ask the user. Raises Unauthorized."""
+        await self._get_credentials()
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         path = kinds.of(type).path(namespace, name)
@@ -191,12 +199,16 @@ class HttpsTransport:
     async def _watching(
         self, type: type[T], path: str
     ) -> AsyncIterator[AsyncIterator[Sequence[ObjectChange[T]]]]:
+        used = await self._get_credentials()
+        headers = {"Accept": _accept(type), **_authorization(used)}
         async with AsyncExitStack() as stack:
             with _as_api_errors():
                 async with asyncio.timeout(CONNECT):
-                    stream = self._http.stream("GET", path, headers={"Accept": _accept(type)})
+                    stream = self._http.stream("GET", path, headers=headers)
                     answer, chunks = await stack.enter_async_context(stream)
             if answer.status != 200:
+                if answer.status == 401 and self._source is not None and used is not None:
+                    self._source.reject(used)  # the caller watches again
                 raise _error(answer, b"".join([chunk async for chunk in chunks]))
             yield _changes(type, chunks)
 
@@ -237,11 +249,36 @@ class HttpsTransport:
         headers = {"Accept": accept}
         if body:
             headers["Content-Type"] = content_type
-        with _as_api_errors():
-            answer = await self._http.request(method, path, headers=headers, body=body, timeout=REQUEST)
+        if parent := trace.traceparent():
+            headers[HEADER] = parent
+        used = await self._get_credentials()
+        answer = await self._send(method, path, headers, body, used)
+        if answer.status == 401 and self._source is not None and used is not None:
+            self._source.reject(used)
+            if (fresh := await self._get_credentials()) != used:
+                answer = await self._send(method, path, headers, body, fresh)
         if answer.status >= 400:
             raise _error(answer, answer.body)
         return answer.body
+
+    async def _send(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, used: Credentials | None
+    ) -> ClientResponse:
+        sent = {**headers, **_authorization(used)} if used is not None else headers
+        with _as_api_errors():
+            return await self._http.request(method, path, headers=sent, body=body, timeout=REQUEST)
+
+    async def _get_credentials(self) -> Credentials | None:
+        if self._source is None:
+            return None
+        found = await self._source.get_credentials()
+        if found.pair and found.pair != self._pair:
+            try:
+                self._http.use_certificate(found.pair)
+            except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+                raise errors.Unauthorized(f"the client certificate cannot be used: {error}") from error
+            self._pair = found.pair
+        return found
 
     def __repr__(self) -> str:
         return repr(self._http)
@@ -272,6 +309,10 @@ def _fail_points(verb: str, kind: Kind, subresource: str = "") -> AbstractContex
     if not failpoint.is_armed:
         return _NOTHING
     return failpoint.around(f"ask:{verb}:{kind.resource}{'/' * bool(subresource)}{subresource}")
+
+
+def _authorization(used: Credentials | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {used.token}"} if used is not None and used.token else {}
 
 
 @contextmanager

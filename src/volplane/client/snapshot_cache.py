@@ -50,27 +50,31 @@ class SnapshotCaches(Caches):
         self._caches[type, namespace, "", ""] = made
 
     async def _read(self, cache: Cache[Any], namespace: str, labels: str, fields: str) -> None:
-        what = kinds.of(cache.type)
+        what, items = kinds.of(cache.type), list[Any]()
         try:
-            items = await self._list(cache.type, namespace, labels, fields)
-        except Forbidden as error:
-            self.unread[what.plural] = str(error)
-            items = []
-            if what.namespaced and self._near and not namespace:
-                try:
-                    items = await self._list(cache.type, self._near, labels, fields)
-                    self.unread[what.plural] = f"only those of namespace {self._near} may be read"
-                except APIError:
-                    pass
-        except NotFound:  # the cluster does not serve this kind
-            items = []
+            items = await self._list_allowed(cache.type, namespace, labels, fields)
+        except NotFound:
+            pass  # the cluster does not serve this kind
         except TimeoutError:
             self.unread[what.plural] = "no answer in time"
-            items = []
         except Exception as error:  # such as objects that cannot be decoded: continue with the other kinds
             self.unread[what.plural] = str(error)
-            items = []
         cache.fill(items)
+
+    async def _list_allowed(self, type: type[T], namespace: str, labels: str, fields: str) -> list[T]:
+        """All objects, or those of the one namespace if not all may be read."""
+        what = kinds.of(type)
+        try:
+            return await self._list(type, namespace, labels, fields)
+        except Forbidden as error:
+            if not what.namespaced or not self._near or namespace:
+                raise
+            try:
+                items = await self._list(type, self._near, labels, fields)
+            except APIError:
+                raise error from None
+        self.unread[what.plural] = f"only those of namespace {self._near} may be read"
+        return items
 
     async def _list(self, type: type[T], namespace: str, labels: str, fields: str) -> list[T]:
         async with asyncio.timeout(LIST):

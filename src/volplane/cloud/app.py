@@ -13,6 +13,7 @@ from datetime import datetime
 
 from volplane.base import clock, metrics, trace
 from volplane.base.tasks import TaskSet, ignore_error
+from volplane.base.trace_context import HEADER
 from volplane.cloud import sigv4, xml
 from volplane.cloud.actions import ACTIONS, CHECKS, Action
 from volplane.cloud.errors import Ec2ErrorResponse, insufficient_capacity, internal_error
@@ -49,7 +50,7 @@ class Ec2Endpoint:
         try:
             parameters = self._read(request)
             action = parameters.text("Action")
-            tree = await self._dispatch(action, parameters)
+            tree = await self._dispatch(action, parameters, request.headers.get(HEADER) or "")
             status, code, body = 200, "OK", xml.answer(action, request_id, tree)
         except Ec2ErrorResponse as error:
             status, code, body = error.status, error.code, xml.error(error.code, error.message, request_id)
@@ -75,7 +76,7 @@ class Ec2Endpoint:
                 "MalformedQueryString", f"The query string cannot be read: {error}"
             ) from None
 
-    async def _dispatch(self, name: str, parameters: QueryParameters) -> dict[str, xml.Value]:
+    async def _dispatch(self, name: str, parameters: QueryParameters, caller: str) -> dict[str, xml.Value]:
         if name == "SetFaults":
             self._faults = FaultScript.read(parameters.text("Script", "[]").encode())
             return {"return": True}
@@ -91,7 +92,8 @@ class Ec2Endpoint:
             raise Ec2ErrorResponse(
                 "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
             )
-        return await asyncio.shield(self._running.start(self._run(name, action, parameters)))
+        with trace.continue_trace(caller):
+            return await asyncio.shield(self._running.start(self._run(name, action, parameters)))
 
     async def _run(self, name: str, action: Action, parameters: QueryParameters) -> dict[str, xml.Value]:
         with trace.span("cloud", name, f"volume/{parameters.text('VolumeId')}"):

@@ -18,7 +18,7 @@ from volplane.cloud import errors, limits
 from volplane.cloud.errors import Ec2ErrorResponse
 from volplane.cloud.failpoints import hit_failpoint
 from volplane.cloud.model import GIB, CloudVolume, SnapshotState, VolumeShape, VolumeState
-from volplane.store import StoreFull
+from volplane.store import StoreFailed
 
 if TYPE_CHECKING:
     from volplane.cloud.service import DiskService
@@ -74,7 +74,12 @@ class VolumeCreator:
         await self._reserve(size)
         try:
             hit_failpoint("CreateVolume", "asked")
-            await records.put_volume(volume)
+            # A blank disk needs no stored intent: after a crash, a file without a record is removed. Without
+            # any record such a file would look like lost records, and a source must be thawed.
+            if volume.snapshot or volume.source or records.is_new:
+                await records.put_volume(volume)
+            else:
+                records.show_volume(volume)
         finally:
             self._pending -= size
         hit_failpoint("CreateVolume", "intent")
@@ -126,13 +131,13 @@ class VolumeCreator:
     async def finish(self, volume: CloudVolume) -> CloudVolume:
         """Write the disk, then the result; repeated after a restart."""
         service = self._service
-        await service.latency.simulate("CreateVolume")
+        await service.latency.simulate("CreateVolume", volume.shape.type)
         try:
             await self._write_disk(volume)
             hit_failpoint("CreateVolume", "effect")
             async with service.locks.hold(volume.id):
                 return await self._update_volume(volume.id, state=VolumeState.AVAILABLE)
-        except (OSError, Ec2ErrorResponse, StoreFull) as error:
+        except (OSError, Ec2ErrorResponse, StoreFailed) as error:
             await service.disks.remove(volume.id)
             async with service.locks.hold(volume.id):
                 if service.volume(volume.id).id_returned:

@@ -57,7 +57,9 @@ class DiskFiles:
         self._snapshots = os.path.join(os.path.dirname(self._directory), "snapshots")
         self._written, self._count_again = 0, 0.0
         self.shares = False  # the file system supports reflinks
-        self._last: dict[str, str] = {}  # volume → its last loop device; verified before use
+        # Volume → its last loop device, which is verified before use; "" if we have left it without one. All
+        # devices of the machine are searched only for volumes of an earlier process.
+        self._last: dict[str, str] = {}
 
     async def prepare(self) -> None:
         for directory in (self._directory, self._snapshots):
@@ -72,6 +74,7 @@ class DiskFiles:
 
     async def create(self, volume: str, size: int) -> None:
         await self._host.call(_create, self.file(volume), size * GIB)
+        self._last[volume] = ""
 
     async def restore(self, volume: str, size: int) -> None:
         """Restore the size of a file without data; create it if it does not exist."""
@@ -79,6 +82,7 @@ class DiskFiles:
 
     async def remove(self, volume: str) -> None:
         await self._host.call(_remove, self.file(volume))
+        self._last.pop(volume, None)
 
     async def grow(self, volume: str, size: int) -> None:
         await self._host.call(_grow, self.file(volume), size * GIB)
@@ -132,17 +136,19 @@ class DiskFiles:
 
     async def device(self, volume: str) -> str:
         """The loop device of the volume, "" if it has none."""
-        return await self._host.call(_find_loop_device, self.file(volume), self._last.get(volume, ""))
+        last = self._last.get(volume)
+        return "" if last == "" else await self._host.call(_find_loop_device, self.file(volume), last)
 
     async def attach(self, volume: str, attachment: CloudAttachment, instance: CloudInstance) -> None:
         links = _links(volume, attachment, instance)
+        self._last.pop(volume, None)  # unknown, should this fail or be cancelled
         self._last[volume] = await self._host.call(_attach, self.file(volume), links)
 
     async def detach(self, volume: str, attachment: CloudAttachment, instance: CloudInstance) -> None:
         """Raises DeviceBusy, and changes nothing, while the disk is in use."""
-        links, last = _links(volume, attachment, instance), self._last.get(volume, "")
+        links, last = _links(volume, attachment, instance), self._last.get(volume)
         await self._host.call(_detach, self.file(volume), links, last)
-        self._last.pop(volume, None)
+        self._last[volume] = ""
 
     async def unbind(self, volume: str) -> None:
         """Detach a loop device that belongs to no attachment. Raises DeviceBusy."""
@@ -278,8 +284,12 @@ def _clear_links(directory: str, devices: Container[str]) -> None:
 
 
 def _count_written_bytes(directory: str) -> int:
+    written = 0
     with os.scandir(directory) as entries:
-        return sum(entry.stat().st_blocks * 512 for entry in entries)
+        for entry in entries:
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                written += entry.stat().st_blocks * 512
+    return written
 
 
 def _capture(file: str, device: str, target: str, report: ProgressCallback) -> tuple[bool, bool]:
@@ -337,7 +347,7 @@ def _snapshot_ids(names: list[str]) -> frozenset[str]:
     return frozenset(_volume(n) for n in names if n.endswith(".img"))
 
 
-def _find_loop_device(file: str, last: str) -> str:
+def _find_loop_device(file: str, last: str | None) -> str:
     """The loop device of a file; the last one is tried first, because there may be many."""
     if last and devices.backing_file(last).removesuffix(DELETED) == file:
         return last
@@ -351,7 +361,7 @@ def _attach(file: str, links: tuple[str, ...]) -> str:
     return device
 
 
-def _detach(file: str, links: tuple[str, ...], last: str) -> None:
+def _detach(file: str, links: tuple[str, ...], last: str | None) -> None:
     device = _find_loop_device(file, last)
     # The kernel protects a mounted file system, but not a bound device node.
     if device and _find_mount_targets(device):

@@ -1,7 +1,9 @@
 """Recovery after a start: what must be done so that the machine matches the records again.
 
-Records are written before and after each effect, so every unfinished operation is recognised by its state. A
-creation is undone, because no client has got the volume's id yet; everything else is finished.
+The intent of an operation is stored before its effect, so every unfinished operation is recognised by its
+state. The result of an attach or detach is stored later than it is answered: a restart carries the intent out
+again, and comes to the same result. A creation is undone, because no client has got the volume's id yet; that
+of a blank disk has no intent, only a file without a record. Everything else is finished.
 """
 
 from __future__ import annotations

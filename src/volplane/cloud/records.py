@@ -1,16 +1,19 @@
 """The records of the disk service: volumes, snapshots, instances and modifications, in a store.
 
-The dictionaries have only what is committed. This process is the only writer, so a conflict in the store is a
-bug and is not handled.
+The dictionaries have the present state. The store has it, too, or has the intent of an operation from which a
+restart finds it out again (`plan.py`): only then may a volume be shown before it is stored. This process is
+the only writer, so a conflict in the store is a bug and is not handled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from volplane.base.tasks import KeyedTasks
 from volplane.cloud.model import CloudInstance, CloudModification, CloudSnapshot, CloudVolume
 from volplane.store import Store, StoreFailed
 
@@ -29,6 +32,7 @@ class CloudRecords:
         self._store = store
         self._revisions: dict[str, int] = {}
         self._written = 0  # since the last compaction
+        self._background: KeyedTasks[str, None] = KeyedTasks(_log_unstored)  # writes of `put_volume_later`
         self.volumes: dict[str, CloudVolume] = {}
         self.instances: dict[str, CloudInstance] = {}
         self.modifications: dict[str, CloudModification] = {}
@@ -40,7 +44,7 @@ class CloudRecords:
     @property
     def is_new(self) -> bool:
         """Nothing was ever written: the first start registers instances."""
-        return not (self.volumes or self.instances or self.snapshots or self.unreadable)
+        return not self._revisions
 
     async def load(self) -> None:
         for volume in await self._read(_VOLUMES, CloudVolume):
@@ -56,6 +60,24 @@ class CloudRecords:
         await self._write(_VOLUMES + volume.id, volume)
         self._index_volume(volume)
         return volume
+
+    def show_volume(self, volume: CloudVolume) -> None:
+        """Show a volume without storing it: after a crash its file has no record, and is removed."""
+        self._index_volume(volume)
+
+    def put_volume_later(self, volume: CloudVolume) -> None:
+        """Show a volume now, and store it in the background.
+
+        For the result of an operation whose stored intent a restart carries out again, with the same result.
+        """
+        self._index_volume(volume)
+        key = _VOLUMES + volume.id
+        self._background.start(key, self._store_value(key, volume), name=f"store {volume.id}")
+
+    async def flush(self) -> None:
+        """Wait until everything that is shown is stored."""
+        if tasks := self._background.values():
+            await asyncio.wait(tasks)
 
     async def delete_volume(self, volume: CloudVolume) -> None:
         await self._delete(_VOLUMES + volume.id)
@@ -119,6 +141,16 @@ class CloudRecords:
     async def _write(
         self, key: str, value: CloudVolume | CloudInstance | CloudModification | CloudSnapshot
     ) -> None:
+        await self._wait_for_background(key)
+        await self._store_value(key, value)
+
+    async def _wait_for_background(self, key: str) -> None:
+        if task := self._background.get(key):
+            await asyncio.wait([task])
+
+    async def _store_value(
+        self, key: str, value: CloudVolume | CloudInstance | CloudModification | CloudSnapshot
+    ) -> None:
         data = msgspec.json.encode(value)
         known = self._revisions.get(key)
         if known is None:
@@ -129,6 +161,9 @@ class CloudRecords:
         await self._compact(revision)
 
     async def _delete(self, key: str) -> None:
+        await self._wait_for_background(key)
+        if key not in self._revisions:  # shown only
+            return
         gone = await self._store.delete(key, revision=self._revisions[key])
         del self._revisions[key]
         await self._compact(gone.revision)
@@ -141,3 +176,9 @@ class CloudRecords:
                 await self._store.compact(revision - 1)
             except StoreFailed as error:  # the write itself has succeeded
                 log.warning("cannot compact the records: %s", error)
+
+
+def _log_unstored(task: asyncio.Task[Any], error: BaseException) -> None:
+    log.warning(
+        "%s: the result of an operation is not stored (%s); a restart repeats it", task.get_name(), error
+    )

@@ -39,7 +39,7 @@ async def recover(service: DiskService) -> None:
             except DeviceBusy as error:
                 log.warning("%s: %s", volume.id, error)
                 break
-            except OSError as error:
+            except (OSError, Ec2ErrorResponse) as error:  # one disk must not keep the service from starting
                 log.error("cannot recover %s: %s", volume.id, error)
                 break
     for change in tuple(service.records.modifications.values()):
@@ -137,8 +137,12 @@ async def _attach(service: DiskService, volume: CloudVolume) -> CloudVolume:
 async def _detach(service: DiskService, volume: CloudVolume) -> CloudVolume:
     attachment = volume.attachment
     assert attachment is not None
+    instance = service.records.instances.get(attachment.instance)
     try:
-        await service.disks.detach(volume.id, attachment, service.instance(attachment.instance))
+        if instance is None:  # deregistered although the result of the detach could not be stored
+            await service.disks.unbind(volume.id)
+        else:
+            await service.disks.detach(volume.id, attachment, instance)
     except DeviceBusy:
         return await _attach(service, volume)  # the client got no answer, and will try again
     state = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE

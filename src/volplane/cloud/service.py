@@ -118,7 +118,7 @@ class DiskService:
             intent = CloudModification(volume_id, volume.shape, target, started)
             await self.records.put_modification(intent)
             hit_failpoint("ModifyVolume", "intent")
-            await self.latency.simulate("ModifyVolume")
+            await self.latency.simulate("ModifyVolume", volume.shape.type)
             return await self.apply_modification(intent)
 
     async def apply_modification(self, change: CloudModification) -> CloudModification:
@@ -221,7 +221,7 @@ class DiskService:
         )
         hit_failpoint("AttachVolume", "intent")
         self.snapshots.attached[volume.id] += 1
-        await self.latency.simulate("AttachVolume")
+        await self.latency.simulate("AttachVolume", volume.shape.type)
         try:
             await self.disks.attach(volume.id, intent, instance)
         except OSError as error:
@@ -232,7 +232,7 @@ class DiskService:
             ) from error
         hit_failpoint("AttachVolume", "effect")
         done = structs.replace(intent, state=AttachmentState.ATTACHED)
-        await self.records.put_volume(structs.replace(volume, attachment=done))
+        self.records.put_volume_later(structs.replace(volume, attachment=done))
         hit_failpoint("AttachVolume", "result")
         return done
 
@@ -263,7 +263,7 @@ class DiskService:
         hit_failpoint("DetachVolume", "asked")
         volume = await self.records.put_volume(structs.replace(volume, attachment=leaving))
         hit_failpoint("DetachVolume", "intent")
-        await self.latency.simulate("DetachVolume")
+        await self.latency.simulate("DetachVolume", volume.shape.type)
         try:
             if force or not instance.running:
                 await self.disks.unmount_leftovers(volume.id)
@@ -280,7 +280,7 @@ class DiskService:
             ) from error
         hit_failpoint("DetachVolume", "effect")
         free = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE
-        await self.records.put_volume(structs.replace(volume, state=free, attachment=None))
+        self.records.put_volume_later(structs.replace(volume, state=free, attachment=None))
         hit_failpoint("DetachVolume", "result")
         return structs.replace(attachment, state=AttachmentState.DETACHED)
 
@@ -291,6 +291,7 @@ class DiskService:
         async with asyncio.TaskGroup() as group:
             for volume in attached:
                 group.create_task(self._release(volume))
+        await self.records.flush()
 
     async def _release(self, volume: CloudVolume) -> None:
         assert volume.attachment is not None
@@ -334,6 +335,7 @@ class DiskService:
             instance = self.instance(instance_id)
             if self.records.attached_to(instance_id):
                 raise Ec2ErrorResponse("IncorrectInstanceState", f"{instance_id} has volumes attached")
+            await self.records.flush()  # no stored volume may be leaving an instance that has no record
             await self.records.delete_instance(instance)
 
     async def power(self, instance_id: str, *, running: bool) -> CloudInstance:

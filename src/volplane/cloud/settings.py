@@ -19,7 +19,9 @@ class CloudOptions(Struct, frozen=True, kw_only=True):
     thin: Annotated[
         float, about("overcommit factor: disk sizes may add up to this many times the free space")
     ] = 100.0
-    latency: Annotated[str, about("simulate the latency of a cloud: ebs, io2 or efs", value="PROFILE")] = ""
+    latency: Annotated[
+        str, about("simulate the latency of a cloud: aws (by volume type), ebs, io2 or efs", value="PROFILE")
+    ] = ""
     request_rate: Annotated[float, about("requests per second and action before throttling; 0: no limit")] = (
         0.0
     )

@@ -19,7 +19,9 @@ from volplane.client.client import Client
 
 ROLES = "roles.yaml"  # RBAC of the other manifests' pods, and of roles that run as processes
 # The snapshot CRDs first: some sidecars check only at their start whether they exist.
-MANIFESTS = (ROLES, "classes.yaml", "snapshots.yaml", "ebs.yaml", "snapshotclasses.yaml", "efs.yaml")
+WITHOUT_PODS = (ROLES, "classes.yaml", "snapshots.yaml")
+DRIVERS = ("ebs.yaml", "snapshotclasses.yaml", "efs.yaml")
+MANIFESTS = (*WITHOUT_PODS, *DRIVERS)
 WORKLOADS = (Deployment, DaemonSet)
 WITHOUT_DRIVERS = (ROLES, "snapshots.yaml")  # without the built-in drivers and their classes
 

@@ -80,6 +80,10 @@ class ImageDeps(Struct, frozen=True):
     wait_registry: WaitRegistry = field(default_factory=WaitRegistry)
     interceptor: CallInterceptor | None = None  # of all calls to drivers
 
+    def channel(self, address: str, component: str, open_socket: SocketOpener) -> CsiChannel:
+        """A connection of a sidecar to its driver."""
+        return CsiChannel(address, component=component, open_socket=open_socket, interceptor=self.interceptor)
+
 
 class PluginOptions(Struct, frozen=True, kw_only=True):
     endpoint: str
@@ -152,12 +156,7 @@ def builtin_images(deps: ImageDeps, programs: ImageOverrides | None = None) -> B
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
             registry = deps.wait_registry
-            channel = CsiChannel(
-                settings.csi_address,
-                component=component,
-                open_socket=open_socket,
-                interceptor=deps.interceptor,
-            )
+            channel = deps.channel(settings.csi_address, component, open_socket)
             async with deps.client(component, context) as client, channel:
 
                 def running(options: C) -> Awaitable[None]:
@@ -183,19 +182,14 @@ def builtin_images(deps: ImageDeps, programs: ImageOverrides | None = None) -> B
         with context.open_directory(settings.plugin_registration_path) as directory:
             settings = structs.replace(settings, plugin_registration_path=directory)
             quiet = structs.replace(settings, http_endpoint="", health_port=0)
-            channel = CsiChannel(
-                settings.csi_address,
-                component=registrar.COMPONENT,
-                open_socket=open_socket,
-                interceptor=deps.interceptor,
-            )
-            async with channel:
+            async with deps.channel(settings.csi_address, registrar.COMPONENT, open_socket) as channel:
                 run = partial(registrar.run, caller=channel)
                 await _until_stopped(context, _run_with_port_fallback(context, run, settings, quiet))
 
     async def livenessprobe(context: TaskContext) -> None:
         settings, open_socket = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
-        run = partial(liveness.run, open_socket=open_socket, interceptor=deps.interceptor)
+        connect = partial(deps.channel, settings.csi_address, liveness.COMPONENT, open_socket)
+        run = partial(liveness.run, connect=connect)
         await _until_stopped(context, _run_liveness_on_free_port(context, run, settings))
 
     async def node_fencer(context: TaskContext) -> None:

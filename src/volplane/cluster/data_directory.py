@@ -40,6 +40,11 @@ PORTS = range(20_000, 65_536)
 PORT_TRIES = 1000
 
 
+def node_name(index: int) -> str:
+    """The name of the node with that number, counted from 1."""
+    return f"worker-{index}"
+
+
 class ClusterMember(Struct, frozen=True):
     """A node of the cluster."""
 
@@ -55,6 +60,7 @@ class SavedCluster(Struct, frozen=True):
 
     port: int = 0
     cloud_port: int = 0
+    controller_manager_port: int = 0  # of its metrics, if it is a process of its own
     kubelet_ports: dict[str, int] = {}
     access_key: str = ""
     secret_key: str = ""
@@ -77,8 +83,12 @@ class DataDirectory:
         self.saved_options = self.directory / "brought.json"
         self.nodes = self.directory / "n"
         self.lock = self.directory / "up.lock"
+        self.supervisor_lock = self.directory / "supervisor.lock"
+        self.start_options = self.directory / "start.json"  # of a cluster in the background
         self._memory = self.directory / "cluster.json"
         self._reservations: list[socket.socket] = []
+        self.spans = self.directory / "spans"  # the recorded steps of volumes
+        self.role_control = self.run / "control.sock"
         self.bridge = bridge_name(str(self.directory))
 
     def remove_wait_report_sockets(self) -> None:
@@ -191,7 +201,7 @@ class DataDirectory:
         return [self.member(i, nodes_per_zone) for i in range(1, nodes + 1)]
 
     def member(self, index: int, nodes_per_zone: int) -> ClusterMember:
-        name = f"worker-{index}"
+        name = node_name(index)
         zone = f"{REGION}{ZONES[(index - 1) // nodes_per_zone % len(ZONES)]}"
         instance = "i-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
         return ClusterMember(name, index, zone, instance, self.nodes / str(index))
@@ -229,6 +239,7 @@ class DataDirectory:
         return SavedCluster(
             port=self._port(port or saved.port, known=True),
             cloud_port=self._port(_still_free(saved.cloud_port)),
+            controller_manager_port=self._port(_still_free(saved.controller_manager_port)),
             kubelet_ports={**saved.kubelet_ports, **kubelets},
             access_key=saved.access_key or "AKIA" + secrets.token_hex(8).upper(),
             secret_key=saved.secret_key or secrets.token_urlsafe(30),

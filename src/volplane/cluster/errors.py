@@ -3,6 +3,7 @@
 CannotStart
 ├── UnusableDataDirectory   the data directory cannot be used
 ├── RoleFailed              the process of a role keeps ending
+├── NoContainerRuntime      the container runtime does not answer, or has no network
 └── ClusterNotReady         the roles run, but claims and pods cannot be served
 """
 
@@ -17,6 +18,10 @@ class UnusableDataDirectory(CannotStart):
 
 class RoleFailed(CannotStart):
     """A role keeps ending; the message has the last line of its log."""
+
+
+class NoContainerRuntime(CannotStart):
+    """The container runtime that was asked for cannot be used."""
 
 
 class ClusterNotReady(CannotStart):

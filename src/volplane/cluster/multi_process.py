@@ -1,6 +1,6 @@
 """A cluster with one process per role, over HTTPS.
 
-A role that ends is restarted; a node that was crashed on purpose stays down until it is revived. The roles
+A role that ends is restarted; a node that was crashed on purpose stays down until it is started. The roles
 hold the read end of a pipe, and this process the write end: when this process ends, for whatever reason, the
 roles end at once, so that none of them uses the data directory at the next start.
 """
@@ -14,11 +14,9 @@ import signal
 import sys
 from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Self
 
 import msgspec
-from msgspec import Struct
 
 from volplane.api.core import Namespace
 from volplane.api.errors import Timeout, Unavailable
@@ -33,10 +31,13 @@ from volplane.base.retry import retry
 from volplane.base.tasks import background, cancel_and_wait
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.cluster import readiness, user_drivers
-from volplane.cluster.apply import MANIFESTS, ROLES, WITHOUT_DRIVERS, apply
+from volplane.cluster import power_loss, readiness, user_drivers
+from volplane.cluster.apply import DRIVERS, ROLES, WITHOUT_DRIVERS, WITHOUT_PODS, apply
+from volplane.cluster.container_runtime import prepare_runtime
 from volplane.cluster.data_directory import REGION, ClusterMember, DataDirectory
 from volplane.cluster.errors import ClusterNotReady, RoleFailed
+from volplane.cluster.role_control import RoleCannotChange, describe_crash, serve_role_control
+from volplane.cluster.role_files import RoleFiles
 from volplane.cluster.saved_options import save_options
 from volplane.cluster.single_process import (
     ClusterOptions,
@@ -44,10 +45,14 @@ from volplane.cluster.single_process import (
     expected_drivers,
     node_options,
     prepare_ports_and_keys,
+    recording_options,
+    runtime_endpoint,
+    runtime_endpoints,
 )
 from volplane.cluster.user_drivers import NO_USER_DRIVERS, DiscoveredDrivers, UserDrivers
 from volplane.host import Host, network
-from volplane.host.processes import Process, start_time
+from volplane.host.processes import Process
+from volplane.node.containers.cri import cni
 from volplane.node.options import NodeOptions
 from volplane.store.sqlite.space import SpaceReserve
 
@@ -65,52 +70,6 @@ PATIENCE = 30.0
 GIVE_UP = 5.0  # seconds during a start after which a role that keeps ending counts as failed
 
 
-class ProcessIdentity(Struct, frozen=True):
-    """A role's process. The start time tells it from a later process with the same pid."""
-
-    pid: int
-    start: int
-
-    @property
-    def is_alive(self) -> bool:
-        return start_time(self.pid) == self.start != 0
-
-
-class RoleFiles:
-    """The pid files, logs and crash markers of roles."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def pid_file(self, role: str) -> Path:
-        return self.directory / f"{role.replace('/', '-')}.pid"
-
-    def log(self, role: str) -> Path:
-        return self.directory / f"{role.replace('/', '-')}.log"
-
-    def last_log_line(self, role: str) -> str:
-        lines = self.log(role).read_text(errors="replace").split("\n")
-        found = [line.removeprefix("volplane: ") for line in lines if line.strip()]
-        return found[-1] if found else f"its log {self.log(role)} is empty"
-
-    def crash_marker(self, role: str) -> Path:
-        """A file that exists while a role must stay down."""
-        return self.directory / f"{role.replace('/', '-')}.crashed"
-
-    def write(self, role: str, pid: int) -> None:
-        # Not durable: a power cut ends the process anyway.
-        atomic_write(str(self.pid_file(role)), msgspec.json.encode(ProcessIdentity(pid, start_time(pid))))
-
-    def read(self, role: str) -> ProcessIdentity | None:
-        try:
-            return msgspec.json.decode(self.pid_file(role).read_bytes(), type=ProcessIdentity)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            log.warning("%s cannot be read, and is ignored: %s", self.pid_file(role), error)
-            return None
-
-
 class MultiProcessCluster:
     """`async with MultiProcessCluster(options) as cluster:` like `Cluster`, with one process per role."""
 
@@ -123,7 +82,7 @@ class MultiProcessCluster:
         self._stack = AsyncExitStack()
         self._supervisors: dict[str, asyncio.Task[None]] = {}
         self._processes: dict[str, Process] = {}
-        self._revived = asyncio.Event()
+        self._marker_removed = asyncio.Event()
         self._is_up = False
 
     async def __aenter__(self) -> Self:
@@ -154,18 +113,17 @@ class MultiProcessCluster:
         self.authority = CertificateAuthority(self.layout.directory / "pki")
         self.host = Host()
         self._stack.push_async_callback(self.host.close)
+        if self.settings.container_runtime_endpoint:
+            await prepare_runtime(self.settings.container_runtime_endpoint, self.host)
         self._lifeline = os.pipe()
         self._stack.callback(self._cut_lifeline)
         self._stack.callback(self.layout.ready.unlink, missing_ok=True)
         self.runs.write("up", os.getpid())
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._revived.set)
         self._stack.push_async_callback(self._stop)
         self.learned = await user_drivers.discover_drivers(self.user_drivers, self.host)
         if self.user_drivers.builtin:
             self._start_role("cloud", self._cloud())
-        self._start_role(
-            "apiserver", ["--data-dir", str(self.layout.directory), "--port", str(self.memory.port)]
-        )
+        self._start_role("apiserver", self._apiserver())
         await self._connect()
         self.layout.save(self.memory)
         await self._apply((ROLES,))  # before the roles that need them start
@@ -178,9 +136,15 @@ class MultiProcessCluster:
             self._start_role(f"node/{member.name}", self._node(member))
         with save_options(self.layout, self.user_drivers.options):
             await self._deploy()
+        await self._stack.enter_async_context(serve_role_control(str(self.layout.role_control), self))
 
     async def _deploy(self) -> None:
-        await self._apply(MANIFESTS if self.user_drivers.builtin else WITHOUT_DRIVERS)
+        builtin = self.user_drivers.builtin
+        await self._apply(WITHOUT_PODS if builtin else WITHOUT_DRIVERS)
+        await self._wait_unless_role_failed(
+            readiness.wait_for_first_nodes(self.client, self._running_members())
+        )
+        await self._apply(DRIVERS if builtin else ())
         if things := self.learned.manifests(str(self.layout.driver_shares)):
             await user_drivers.apply(self._transport, things)
 
@@ -248,6 +212,15 @@ class MultiProcessCluster:
         chosen = [f"--thin={settings.thin}", *([f"--latency={settings.latency}"] if settings.latency else [])]
         return [*where, *chosen, "--instances-file", str(instances)]
 
+    def _apiserver(self) -> list[str]:
+        settings = self.settings
+        return [
+            f"--data-dir={self.layout.directory}",
+            f"--port={self.memory.port}",
+            f"--default-not-ready-toleration-seconds={settings.default_not_ready_toleration_seconds}",
+            f"--default-unreachable-toleration-seconds={settings.default_unreachable_toleration_seconds}",
+        ]
+
     def _manager(self) -> list[str]:
         settings = self.settings
         return [
@@ -256,6 +229,7 @@ class MultiProcessCluster:
             "--root-ca-file",
             str(self.authority.pair.cert_path),
             f"--controllers={','.join(settings.controllers)}",
+            f"--http-endpoint=127.0.0.1:{self.memory.controller_manager_port}",
             f"--cluster-signing-cert-file={self.authority.pair.cert_path}",
             f"--cluster-signing-key-file={self.authority.pair.key_path}",
             f"--pvclaimbinder-sync-period={settings.pvclaimbinder_sync_period}",
@@ -263,6 +237,8 @@ class MultiProcessCluster:
             f"--max-wait-for-unmount={settings.max_wait_for_unmount}",
             f"--disable-force-detach-on-timeout={str(settings.disable_force_detach_on_timeout).lower()}",
             f"--wait-for-deleted-nodes={str(settings.wait_for_deleted_nodes).lower()}",
+            f"--flex-volume-plugin-dir={settings.volume_plugin_dir}",
+            f"--enable-distributed-snapshotting={str(self.user_drivers.may_snapshot_on_nodes).lower()}",
         ]
 
     def _node(self, member: ClusterMember) -> list[str]:
@@ -284,7 +260,7 @@ class MultiProcessCluster:
 
     def _environment(self, role: str, *, again: bool) -> dict[str, str]:
         memory = self.memory
-        own = {k: v for k, v in os.environ.items() if k.startswith(("VOLPLANE_", "PYTHON"))}
+        own = {k: v for k, v in os.environ.items() if k.startswith(("VOLPLANE_", "PYTHON", "OTEL_"))}
         if again:
             own.pop("VOLPLANE_FAILPOINT", None)  # kill a role there only once: the next process must recover
         return {
@@ -292,6 +268,7 @@ class MultiProcessCluster:
             FILE: str(self.runs.log(role)),
             LIFELINE: str(self._lifeline[0]),
             WAITS: str(self.layout.wait_report_socket(role)),
+            **recording_options(self.layout, self.settings).to_environment(role),
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",
             "AWS_ACCESS_KEY_ID": memory.access_key,
             "AWS_SECRET_ACCESS_KEY": memory.secret_key,
@@ -309,7 +286,7 @@ class MultiProcessCluster:
         failures, again, failing = Failures(RESTART), False, 0.0
         delay = failures.next_delay()
         while True:
-            await self._wait_for_revival(role)
+            await self._wait_while_crashed(role)
             began = clock.now()
             env = self._environment(role, again=again)
             again = True
@@ -322,6 +299,8 @@ class MultiProcessCluster:
             )
             self._processes[role] = process
             self.runs.write(role, process.pid)
+            if self.runs.crash_marker(role).exists():  # crashed during its start
+                process.kill()
             code = await process.wait()
             self._handle_role_exit(role)
             lived = clock.now() - began
@@ -338,21 +317,66 @@ class MultiProcessCluster:
     def _handle_role_exit(self, role: str) -> None:
         """Called for each process that ends by itself, before the role is restarted. For tests."""
 
-    async def _wait_for_revival(self, role: str) -> None:
+    async def _wait_while_crashed(self, role: str) -> None:
         while self.runs.crash_marker(role).exists():
-            self._revived.clear()
-            await self._revived.wait()
+            self._marker_removed.clear()
+            await self._marker_removed.wait()
 
     async def wait_ready(self) -> None:
-        members = [m for m in self.members if not self._is_down(m)]
+        members = self._running_members()
         await self._wait_unless_role_failed(
             readiness.wait_ready(self.client, members, expected_drivers(self.learned, members))
         )
         self._is_up = True
         self.layout.ready.write_text(f"{os.getpid()}\n")
 
-    def _is_down(self, member: ClusterMember) -> bool:
-        return self.runs.crash_marker(f"node/{member.name}").exists()
+    def _running_members(self) -> list[ClusterMember]:
+        """All nodes except those that were crashed on purpose."""
+        return [m for m in self.members if not self.runs.is_crashed(m.name)]
+
+    # --- crash and start
+
+    async def crash_role(self, role: str) -> str:
+        self._check_role(role)
+        if role.startswith("node/"):
+            return await self._crash_node(role)
+        if not await self._kill(role):
+            raise RoleCannotChange(f"{role} does not run at this moment: it is restarted")
+        return f"{role} was killed, and is restarted"
+
+    async def start_role(self, role: str) -> str:
+        self._check_role(role)
+        marker = self.runs.crash_marker(role)
+        if not marker.exists():
+            raise RoleCannotChange(f"{role} is not down: only a crashed node stays down")
+        marker.unlink()
+        self._marker_removed.set()
+        return f"{role} is starting"
+
+    def _check_role(self, role: str) -> None:
+        if role not in self._supervisors:
+            raise RoleCannotChange(
+                f"this cluster has no role {role}; its roles: {', '.join(self._supervisors)}"
+            )
+
+    async def _crash_node(self, role: str) -> str:
+        marker = self.runs.crash_marker(role)
+        if marker.exists():
+            raise RoleCannotChange(f"{role} is down already")
+        marker.touch()
+        await self._kill(role)
+        (member,) = (m for m in self.members if role == f"node/{m.name}")
+        await power_loss.lose_power(member.root, self.host, runtime_endpoint(member, self.settings))
+        return describe_crash(role, self.layout.directory)
+
+    async def _kill(self, role: str) -> bool:
+        """Kill the role's process. Returns whether it ran."""
+        process = self._processes.get(role)
+        if process is None or not process.running:
+            return False
+        process.kill()
+        await process.wait()
+        return True
 
     async def wait(self) -> None:
         """Wait until the supervision of a role fails; the end of a role is not a failure."""
@@ -373,6 +397,8 @@ class MultiProcessCluster:
         await asyncio.gather(*(self._end(role) for role in nodes))
         if nodes:
             await self.host.call(network.remove_bridge, self.layout.bridge)
+            if self.settings.container_runtime_endpoint:
+                await self.host.call(cni.remove_idle_bridge)
 
     async def _end(self, role: str) -> None:
         supervisor, process = self._supervisors.pop(role, None), self._processes.pop(role, None)
@@ -391,7 +417,7 @@ class MultiProcessCluster:
 
     async def _discard(self) -> None:
         if not self._is_up:
-            await asyncio.to_thread(self.layout.discard)
+            await power_loss.discard(self.layout, runtime_endpoints(self.members, self.settings))
 
     def _cut_lifeline(self) -> None:
         for end in self._lifeline:

@@ -4,19 +4,41 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from volplane.cluster.data_directory import ClusterMember, DataDirectory
 from volplane.host import Host
 from volplane.node.containers import records
+from volplane.node.containers.cri.removal import remove_node
 
 
-async def lose_power(root: Path, host: Host) -> None:
-    """Kill the containers and remove the mounts. The node's process must have ended before."""
+async def lose_power(root: Path, host: Host, runtime: str = "") -> None:
+    """Kill the containers and remove the mounts. The node's process must have ended before.
+
+    `runtime`: the endpoint of the node's container runtime.
+    """
     await host.call(kill_containers, str(root / "containers"))
+    if runtime:
+        await remove_node(runtime, str(root))
     table = await host.mounts()
     for entry in reversed(list(table.under(str(root)))):
         await host.unmount(entry.target, detach=True)
+
+
+async def discard(layout: DataDirectory, members: Mapping[ClusterMember, str]) -> None:
+    """Remove a cluster whose first start failed, with the containers that its nodes had started.
+
+    `members`: the nodes with the endpoints of their container runtimes.
+    """
+    host = Host()
+    try:
+        for member, runtime in members.items():
+            await lose_power(member.root, host, runtime)
+        await host.call(layout.discard)
+    finally:
+        await host.close()
 
 
 def kill_containers(directory: str, name: str = "") -> int:

@@ -22,7 +22,12 @@ Manifest = dict[str, Any]
 
 def bind_sidecar(name: str, namespace: str, account: str, sidecar: str) -> Manifest:
     """Bind an account to the role of a sidecar; all drivers' sidecars have the same roles."""
-    return _binding("ClusterRoleBinding", name, "", f"ebs-external-{sidecar}-role", namespace, account)
+    return bind_role(name, namespace, account, f"ebs-external-{sidecar}-role")
+
+
+def bind_role(name: str, namespace: str, account: str, role: str) -> Manifest:
+    """Bind an account to a role in the whole cluster."""
+    return _binding("ClusterRoleBinding", name, "", role, namespace, account)
 
 
 def bind_leases(name: str, namespace: str, account: str) -> Manifest:

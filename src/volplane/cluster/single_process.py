@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from ipaddress import IPv4Network
 from typing import Annotated, Self
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane import apiserver, cloud, scheduler
+from volplane.api import quantity
 from volplane.apiserver.auth.certificates import CertificateAuthority
 from volplane.apiserver.server import RunningApiServer
 from volplane.base import trace
@@ -27,11 +28,14 @@ from volplane.client import kubeconfig
 from volplane.client.cache import Caches
 from volplane.client.client import Client
 from volplane.cluster import power_loss, readiness, user_drivers
-from volplane.cluster.apply import MANIFESTS, WITHOUT_DRIVERS, apply
+from volplane.cluster.apply import DRIVERS, WITHOUT_DRIVERS, WITHOUT_PODS, apply
 from volplane.cluster.builtin_images import ImageDeps, builtin_images
-from volplane.cluster.data_directory import REGION, ClusterMember, DataDirectory, SavedCluster
+from volplane.cluster.container_runtime import check_kinds, choose_endpoint, prepare_runtime
+from volplane.cluster.data_directory import REGION, ClusterMember, DataDirectory, SavedCluster, node_name
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.readiness import ExpectedDriver
+from volplane.cluster.role_control import RoleCannotChange, describe_crash, serve_role_control
+from volplane.cluster.role_files import RoleFiles
 from volplane.cluster.saved_options import save_options
 from volplane.cluster.sidecar_clients import account_client
 from volplane.cluster.user_drivers import NO_USER_DRIVERS, DiscoveredDrivers, UserDrivers
@@ -39,21 +43,26 @@ from volplane.controllers import manager
 from volplane.csi.call_interceptor import CallInterceptor
 from volplane.drivers import ebs
 from volplane.host import Host, network
+from volplane.loops.span_recording import RecordingOptions, record_spans
 from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
+from volplane.node.containers.cri import cni
 from volplane.node.containers.task import TaskContext
 from volplane.node.descriptor_budget import DescriptorReservations
 from volplane.node.eviction import thresholds
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.kubelet import Kubelet
 from volplane.node.network import address_ranges
-from volplane.node.options import BRIDGE, HOST, NodeOptions, check_log_options
+from volplane.node.options import BRIDGE, HOST, NodeOptions, check_endpoint, check_log_options
 from volplane.rules import latency
 from volplane.store.sqlite import SqliteStore
+from volplane.volumes.flex.options import VOLUME_PLUGIN_DIR
+from volplane.volumes.flex.prober import FlexProber
 
 log = logging.getLogger(__name__)
 
 CLAIM_READ = 5.0  # seconds; reading a claim in process is cheap
 FILES, FILES_A_NODE = 192, 32  # a process opens about 95 files, and 20 per node; the rest is for pods
+INNER_ROLES = ("apiserver", "cloud", "controller-manager", "scheduler")  # beside the nodes
 HEARTBEATS = 4  # per grace period; all must be missed before a node is marked Unknown
 
 
@@ -65,7 +74,9 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
     controllers: Annotated[tuple[str, ...], about("controllers to run: * is all, -name all but that one")] = (
         "*",
     )
-    latency: Annotated[str, about("simulate the latency of a cloud: ebs, io2 or efs", value="PROFILE")] = ""
+    latency: Annotated[
+        str, about("simulate the latency of a cloud: aws (by volume type), ebs, io2 or efs", value="PROFILE")
+    ] = ""
     pod_network: Annotated[str, about("bridge gives each pod its own network; host shares the machine's")] = (
         BRIDGE
     )
@@ -78,6 +89,12 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
     node_monitor_grace_period: Annotated[
         Duration, about("time without a heartbeat before a node is marked Unknown")
     ] = 40.0
+    default_not_ready_toleration_seconds: Annotated[
+        int, about("seconds a pod stays on a node that is not ready, unless it has a toleration of its own")
+    ] = 300
+    default_unreachable_toleration_seconds: Annotated[
+        int, about("seconds a pod stays on an unreachable node, unless it has a toleration of its own")
+    ] = 300
     max_container_restart_period: Annotated[
         Duration, about("longest delay before a failed container restarts (CrashLoopBackOff)")
     ] = 300.0
@@ -88,6 +105,25 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         about("sysctls or patterns ending in * that pods may set beside the safe ones", value="NAMES"),
     ] = ()
+    container_runtime_endpoint: Annotated[
+        str,
+        about(
+            "socket of the CRI runtime that runs containers, such as unix:///run/containerd/containerd.sock; "
+            "without it they run as processes of this machine",
+            value="ENDPOINT",
+        ),
+    ] = ""
+    image_service_endpoint: Annotated[
+        str, about("socket of the CRI image service, if it is not the runtime's", value="ENDPOINT")
+    ] = ""
+    node: Annotated[
+        Mapping[str, str],
+        about(
+            "how nodes run containers: cri (the container runtime) or process; if a node is listed "
+            "as cri, those that are not listed are process",
+            value="NAME=cri|process",
+        ),
+    ] = {}
     container_log_max_size: Annotated[
         str, about("size of one file of a container's log before it is rotated")
     ] = "10Mi"
@@ -97,6 +133,9 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
     eviction_hard: Annotated[str, about("thresholds of a node's disk below which pods are evicted")] = (
         thresholds.DEFAULT
     )
+    volume_plugin_dir: Annotated[
+        str, about("directory with the executables of FlexVolume drivers", value="DIR")
+    ] = VOLUME_PLUGIN_DIR
     max_wait_for_unmount: Annotated[
         Duration,
         about("time a node that is not ready gets to unmount a volume before it is detached by force"),
@@ -107,6 +146,17 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
     wait_for_deleted_nodes: Annotated[
         bool, about("apply --max-wait-for-unmount to deleted Nodes, too, as upstream does")
     ] = False
+    journey_max_size: Annotated[
+        str,
+        about("disk space for recorded steps of volumes (`volplane journey`), such as 64Mi; 0: none"),
+    ] = "0"
+    journey_max_age: Annotated[Duration, about("age at which recorded steps of volumes are removed")] = (
+        7 * 86400.0
+    )
+    otlp_endpoint: Annotated[
+        str,
+        about("OpenTelemetry collector that gets the steps of volumes as traces", value="URL"),
+    ] = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.nodes <= 1000:
@@ -123,10 +173,26 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
             raise ValueError(f"--port must be a port number, not {self.port}")
         if self.pod_network not in (BRIDGE, HOST):
             raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
+        # A role of its own process has another working directory.
+        structs.force_setattr(self, "volume_plugin_dir", os.path.abspath(self.volume_plugin_dir))
         manager.select_controllers(self.controllers)  # raises UnknownController
+        check_endpoint("--container-runtime-endpoint", self.container_runtime_endpoint)
+        check_endpoint("--image-service-endpoint", self.image_service_endpoint)
+        names = [node_name(index) for index in range(1, self.nodes + 1)]
+        check_kinds(self.node, self.container_runtime_endpoint, names)
         NodeOptions(allowed_unsafe_sysctls=self.allowed_unsafe_sysctls)  # raises ValueError
         check_log_options(self.container_log_max_size, self.container_log_max_files)
         thresholds.parse(self.eviction_hard)
+        recording_options(DataDirectory(self.data_dir), self)  # raises ValueError
+
+
+def runtime_endpoint(member: ClusterMember, settings: ClusterOptions) -> str:
+    """The endpoint of a node's container runtime; "" if it runs containers as processes."""
+    return choose_endpoint(member.name, settings.node, settings.container_runtime_endpoint)
+
+
+def runtime_endpoints(members: Iterable[ClusterMember], settings: ClusterOptions) -> dict[ClusterMember, str]:
+    return {member: runtime_endpoint(member, settings) for member in members}
 
 
 def files_needed(nodes: int) -> int:
@@ -155,6 +221,7 @@ class Cluster:
         self.learned = DiscoveredDrivers(NO_USER_DRIVERS)
         self.layout = DataDirectory(settings.data_dir)
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
+        self.runs = RoleFiles(self.layout.run)
         self.nodes: dict[str, Kubelet] = {}
         self.wait_registry = WaitRegistry()
         self.descriptor_reservations = DescriptorReservations()
@@ -181,19 +248,25 @@ class Cluster:
         self.layout.claim_directory()
         self.layout.check_state()
         self.layout.remove_wait_report_sockets()
+        recording = recording_options(self.layout, self.settings)
+        await self._stack.enter_async_context(record_spans(self.trace, "up", recording))
         store = await SqliteStore.open(self.layout.state, compressed_prefixes=apiserver.COMPRESSED_PREFIXES)
         self._stack.push_async_callback(store.close)
         self._stack.callback(self.layout.ready.unlink, missing_ok=True)
         self._stack.callback(self.layout.release)
         self.memory = prepare_ports_and_keys(self.layout, self.settings)
         self.host = Host()
+        self.flex_prober = FlexProber(self.settings.volume_plugin_dir, self.host)  # of controllers and nodes
         self._stack.push_async_callback(self.host.close)
+        if self.settings.container_runtime_endpoint:
+            await prepare_runtime(self.settings.container_runtime_endpoint, self.host)
         learning = asyncio.create_task(
             user_drivers.discover_drivers(self.user_drivers, self.host), name="drivers"
         )
         self._stack.push_async_callback(cancel_and_wait, learning)
-        own = apiserver.ApiServerOptions(data_dir=str(self.layout.directory), port=self.memory.port)
-        self.server = await apiserver.run(own, store)
+        self.server = await apiserver.run(
+            apiserver_options(self.layout, self.memory.port, self.settings), store
+        )
         self._stack.push_async_callback(self.server.close)
         self.layout.save(self.memory)  # not earlier: the port might have been in use
         self.caches = await self._stack.enter_async_context(Caches(self.server.in_process_transport()))
@@ -204,7 +277,11 @@ class Cluster:
         if self.user_drivers.builtin:
             await self._start_cloud()
         registry, controllers = self.wait_registry, self.client_for("kube-controller-manager")
-        self._roles.start(manager.run(controllers, self._manager(), wait_registry=registry), "controllers")
+        self._roles.start(self.flex_prober.run(), "flexvolume prober")
+        managing = manager.run(
+            controllers, self._manager(), wait_registry=registry, flex_prober=self.flex_prober
+        )
+        self._roles.start(managing, "controllers")
         scheduling = scheduler.run(self.client_for("kube-scheduler"), wait_registry=registry)
         self._roles.start(scheduling, "scheduler")
         self._stack.push_async_callback(self._stop_nodes)
@@ -212,15 +289,19 @@ class Cluster:
         with save_options(self.layout, self.user_drivers.options):
             async with asyncio.TaskGroup() as group:
                 applying = group.create_task(_outcome(self._apply()))
-                for member in self.members:
+                for member in self._running_members():
                     group.create_task(self._start_node(member))
             self._started = True
             if (refused := applying.result()) is not None:
                 raise refused  # now the nodes run, and can clean up
+        await self._stack.enter_async_context(serve_role_control(str(self.layout.role_control), self))
         self._complete = True
 
     async def _apply(self) -> None:
-        await apply(self.client, MANIFESTS if self.user_drivers.builtin else WITHOUT_DRIVERS)
+        builtin = self.user_drivers.builtin
+        await apply(self.client, WITHOUT_PODS if builtin else WITHOUT_DRIVERS)
+        await readiness.wait_for_first_nodes(self.client, self._running_members())
+        await apply(self.client, DRIVERS if builtin else ())
         if things := self.learned.manifests(str(self.layout.driver_shares)):
             transport = kubeconfig.load(self.layout.kubeconfig, agent="volplane")
             try:
@@ -246,6 +327,7 @@ class Cluster:
             max_wait_for_unmount=self.settings.max_wait_for_unmount,
             disable_force_detach_on_timeout=self.settings.disable_force_detach_on_timeout,
             wait_for_deleted_nodes=self.settings.wait_for_deleted_nodes,
+            enable_distributed_snapshotting=self.user_drivers.may_snapshot_on_nodes,
             cluster_signing_cert_file=str(self.server.authority.pair.cert_path),
             cluster_signing_key_file=str(self.server.authority.pair.key_path),
             root_ca=self.server.ca.decode(),
@@ -286,6 +368,7 @@ class Cluster:
             wait_registry=self.wait_registry,
             interceptor=self.interceptor,
             reservations=self.descriptor_reservations,
+            flex_prober=self.flex_prober,
         )
         self.nodes[member.name] = node
         await node.start()
@@ -300,8 +383,13 @@ class Cluster:
 
     async def wait_ready(self) -> None:
         """Wait until claims and pods can be served."""
-        await readiness.wait_ready(self.client, self.members, expected_drivers(self.learned, self.members))
+        members = self._running_members()
+        await readiness.wait_ready(self.client, members, expected_drivers(self.learned, members))
         self.layout.ready.write_text(f"{os.getpid()}\n")
+
+    def _running_members(self) -> list[ClusterMember]:
+        """All nodes except those that were crashed on purpose."""
+        return [m for m in self.members if not self.runs.is_crashed(m.name)]
 
     async def wait(self) -> None:
         """Wait until a role fails, and raise its error."""
@@ -313,11 +401,45 @@ class Cluster:
         """Simulate a power loss of a node: its kubelet, containers and mounts are gone without notice."""
         node = self.nodes.pop(name)
         await node.stop(drain=False)
-        await power_loss.lose_power(self._member(name).root, self.host)
+        member = self._member(name)
+        await power_loss.lose_power(member.root, self.host, runtime_endpoint(member, self.settings))
 
     async def revive(self, name: str) -> None:
         trace.use(self.trace)
         await self._start_node(self._member(name))
+
+    async def crash_role(self, role: str) -> str:
+        member = self._check_node(role)
+        if self.runs.is_crashed(member.name):
+            raise RoleCannotChange(f"{role} is down already")
+        self.runs.crash_marker(role).touch()
+        await self.crash(member.name)
+        return describe_crash(role, self.layout.directory)
+
+    async def start_role(self, role: str) -> str:
+        member = self._check_node(role)
+        if member.name in self.nodes:
+            raise RoleCannotChange(f"{role} is not down: only a crashed node stays down")
+        try:
+            await self.revive(member.name)
+        except BaseException:
+            if node := self.nodes.pop(member.name, None):  # so that the next request tries again
+                await node.stop(drain=False)
+            raise
+        self.runs.crash_marker(role).unlink(missing_ok=True)
+        return f"{role} is starting"
+
+    def _check_node(self, role: str) -> ClusterMember:
+        """The node of that role. Raises RoleCannotChange."""
+        nodes = {f"node/{m.name}": m for m in self.members}
+        if role in INNER_ROLES:
+            raise RoleCannotChange(
+                f"{role} is a part of the one process of `volplane up`, and cannot crash alone; "
+                "`volplane up --separate` gives each role its own process"
+            )
+        if role not in nodes:
+            raise RoleCannotChange(f"this cluster has no role {role}; its roles: {', '.join(nodes)}")
+        return nodes[role]
 
     def _member(self, name: str) -> ClusterMember:
         return next(m for m in self.members if m.name == name)
@@ -330,13 +452,15 @@ class Cluster:
 
     async def _discard(self) -> None:
         if not self._complete:
-            await asyncio.to_thread(self.layout.discard)
+            await power_loss.discard(self.layout, runtime_endpoints(self.members, self.settings))
 
     async def _stop_nodes(self) -> None:
         # A start that failed leaves the containers of an earlier run as they are.
         await asyncio.gather(*(node.stop(drain=self._started) for node in self.nodes.values()))
         if self._started:
             await self.host.call(network.remove_bridge, self.layout.bridge)
+            if self.settings.container_runtime_endpoint:
+                await self.host.call(cni.remove_idle_bridge)
 
 
 async def _outcome(work: Awaitable[None]) -> CannotStart | None:
@@ -351,6 +475,31 @@ def expected_drivers(learned: DiscoveredDrivers, members: list[ClusterMember]) -
     """The drivers to wait for."""
     ours = [readiness.expect_ebs(members)] if learned.user_drivers.builtin else []
     return ours + (learned.expected_drivers([m.name for m in members]) if members else [])
+
+
+def apiserver_options(
+    layout: DataDirectory, port: int, settings: ClusterOptions
+) -> apiserver.ApiServerOptions:
+    return apiserver.ApiServerOptions(
+        data_dir=str(layout.directory),
+        port=port,
+        default_not_ready_toleration_seconds=settings.default_not_ready_toleration_seconds,
+        default_unreachable_toleration_seconds=settings.default_unreachable_toleration_seconds,
+    )
+
+
+def recording_options(layout: DataDirectory, settings: ClusterOptions) -> RecordingOptions:
+    """Where the steps of volumes are recorded. Raises ValueError."""
+    try:
+        size = int(quantity.parse(settings.journey_max_size))
+    except ValueError as error:
+        raise ValueError(f"--journey-max-size: {error}") from error
+    return RecordingOptions(
+        directory=str(layout.spans),
+        max_size=size,
+        max_age=settings.journey_max_age,
+        otlp_endpoint=settings.otlp_endpoint,
+    )
 
 
 def cloud_account(memory: SavedCluster) -> ebs.AwsAccount:
@@ -415,7 +564,10 @@ def node_options(
         allowed_unsafe_sysctls=settings.allowed_unsafe_sysctls,
         container_log_max_size=settings.container_log_max_size,
         container_log_max_files=settings.container_log_max_files,
+        container_runtime_endpoint=runtime_endpoint(member, settings),
+        image_service_endpoint=settings.image_service_endpoint,
         eviction_hard=settings.eviction_hard,
+        volume_plugin_dir=settings.volume_plugin_dir,
         pod_network=BRIDGE if memory.pod_range else HOST,
         pod_cidr=str(address_ranges.node_range(IPv4Network(memory.pod_range), member.index))
         if memory.pod_range

@@ -49,6 +49,10 @@ class BadImage(CannotStart):
     """An invalid --image option."""
 
 
+class BadImageSyntax(BadImage):
+    """An --image option that is not IMAGE=COMMAND."""
+
+
 class UserDrivers(Struct, frozen=True, kw_only=True):
     """The user's drivers, manifests and programs, as read from the options."""
 
@@ -57,12 +61,22 @@ class UserDrivers(Struct, frozen=True, kw_only=True):
     images: Mapping[str, ImageOverride] = {}  # programs that replace images
     builtin: bool = True  # also run the built-in drivers
     options: SavedOptions = SavedOptions()  # saved for the next start
+    facts: tuple[DiscoveredDriver, ...] = ()  # the drivers' answers, if they are known; else they are started
 
     @property
     def programs(self) -> dict[str, ImageOverride]:
         """All programs that replace images, those of driver files included."""
         own = {image: program_for(c) for external in self.drivers for image, c in external.images.items()}
         return {**own, **self.images}
+
+    @property
+    def may_snapshot_on_nodes(self) -> bool:
+        """Whether a snapshotter may run on every node (`--node-deployment`): it takes labelled contents only.
+
+        Only discovery tells how a driver is deployed, and the controllers start before. Other snapshotters
+        ignore the label.
+        """
+        return bool(self.drivers or self.manifests)
 
 
 NO_USER_DRIVERS = UserDrivers()
@@ -77,10 +91,12 @@ def parse_image_program(text: str) -> tuple[str, ImageOverride]:
 
 
 def parse_image_option(text: str) -> tuple[str, CommandLine]:
-    """Parse the same into a command, in the current directory and environment. Raises BadImage."""
+    """Parse the same into a command, in the current directory and environment. Raises BadImage, and
+    BadImageSyntax if there is no command.
+    """
     image, equals, line = text.partition("=")
     if not (equals and image and line):
-        raise BadImage(f'--image is registry/name=path-or-command, not "{text}"')
+        raise BadImageSyntax(f'--image is registry/name=path-or-command, not "{text}"')
     try:
         return image, CommandLine(line, external_driver.parse_command(line, os.getcwd()))
     except external_driver.BadCommand as error:
@@ -111,14 +127,25 @@ def read_manifests(path: str | Path) -> list[Manifest]:
 
 def _objects(file: Path) -> Iterator[Manifest]:
     try:
-        documents = list(yaml.load_all(file.read_text(), Loader=yaml.CSafeLoader))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        text = file.read_text()
+    except UnicodeDecodeError as error:
+        raise BadManifest(f"{file} is not text, but a manifest must be") from error
+    except OSError as error:
         raise BadManifest(f"{file}: {error}") from error
+    yield from parse_manifests(text, str(file))
+
+
+def parse_manifests(text: str, source: str) -> Iterator[Manifest]:
+    """The objects of a YAML text; `source` names it in errors. Raises BadManifest."""
+    try:
+        documents = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+    except yaml.YAMLError as error:
+        raise BadManifest(f"{source}: {error}") from error
     for document in documents:
         if document is None:
             continue
         if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
-            raise BadManifest(f"{file}: an object without kind and apiVersion")
+            raise BadManifest(f"{source}: an object without kind and apiVersion")
         if document["kind"] == "Kustomization":
             continue
         if document["kind"] == "List":
@@ -143,7 +170,7 @@ class DiscoveredDrivers(Struct, frozen=True):
             default = number == 0 and not self.user_drivers.builtin
             directory = f"{shared}/{facts.name}"
             objects = external_driver.build_manifests(external, facts, shared=directory, default=default)
-            made += map(to_manifest, objects)
+            made += [*map(dict, external.resources), *map(to_manifest, objects)]
         grants = find_grants(self.user_drivers.manifests, ImageOverrides(self.user_drivers.programs))
         return made + sorted((*grants, *self.user_drivers.manifests), key=_rank)
 
@@ -155,7 +182,9 @@ class DiscoveredDrivers(Struct, frozen=True):
 
 async def discover_drivers(user_drivers: UserDrivers, host: Host) -> DiscoveredDrivers:
     """Start every driver and query its capabilities. Raises InvalidDriver."""
-    facts = [await external_driver.discover_driver(external, host=host) for external in user_drivers.drivers]
+    facts = list(user_drivers.facts) or [
+        await external_driver.discover_driver(external, host=host) for external in user_drivers.drivers
+    ]
     for external, found in zip(user_drivers.drivers, facts, strict=True):
         # Raises for an impossible deployment, before anything is created.
         external_driver.resolve_shape(external, found)
@@ -193,9 +222,8 @@ def _expected_workload(data: Mapping[str, Any]) -> ExpectedDriver | None:
     if data["kind"] != "DaemonSet" and data.get("spec", {}).get("replicas") == 0:
         return None
     meta = data["metadata"]
-    return ExpectedDriver(
-        workload=WorkloadRef(data["kind"], meta.get("namespace") or "default", meta["name"])
-    )
+    namespace = meta.get("namespace") or "default"
+    return ExpectedDriver(workload=WorkloadRef(data["kind"], namespace, meta["name"]), namespace=namespace)
 
 
 # --- apply

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +18,13 @@ from msgspec import Struct
 
 from volplane.base.settings import Duration, about
 from volplane.client.client import Client
+from volplane.host import Host
 from volplane.loops.controller import Controller
-from volplane.loops.wait_reports import WaitRegistry
+from volplane.loops.health import alive, health
+from volplane.loops.wait_reports import Question, WaitRegistry
+from volplane.volumes.flex.options import VOLUME_PLUGIN_DIR
+from volplane.volumes.flex.prober import FlexProber
+from volplane.volumes.plugin_description import PluginReport, describe_flex_drivers
 
 AnyController = Controller[Any, Any, Any]
 
@@ -48,6 +55,18 @@ class ControllerManagerOptions(Struct, frozen=True):
     attach_retry_interval_max: Annotated[
         Duration, about("longest interval between FailedAttachVolume events; intervals double from 500ms")
     ] = 122.0
+    attach_detach_reconcile_sync_period: Annotated[
+        Duration, about("interval at which FlexVolume drivers are asked whether volumes are still attached")
+    ] = 60.0
+    disable_attach_detach_reconcile_sync: Annotated[
+        bool, about("never ask FlexVolume drivers whether volumes are still attached")
+    ] = False
+    flex_volume_plugin_dir: Annotated[
+        str, about("directory with the executables of FlexVolume drivers", value="DIR")
+    ] = VOLUME_PLUGIN_DIR
+    enable_distributed_snapshotting: Annotated[
+        bool, about("label contents with their node, for one snapshotter per node")
+    ] = False
     node_monitor_grace_period: Annotated[
         Duration, about("time without a heartbeat before a node is marked Unknown")
     ] = 40.0
@@ -68,12 +87,14 @@ class ControllerManagerOptions(Struct, frozen=True):
         about("CA that signs node certificates; without it requests are approved, not signed", value="FILE"),
     ] = ""
     cluster_signing_key_file: Annotated[str, about("private key of that CA", value="FILE")] = ""
+    http_endpoint: Annotated[str, about("address for metrics and health checks", value="HOST:PORT")] = ""
     root_ca: Annotated[str, about("CA certificate (PEM) published in every namespace")] = ""
 
 
 class ControllerSpec(Struct, frozen=True):
     where: str  # module:class
     options: Mapping[str, Callable[[ControllerManagerOptions], Any]] = {}  # argument → from the settings
+    calls_flex_drivers: bool = False
 
 
 def _file(path: str) -> bytes:
@@ -97,6 +118,17 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
             "attach_timeout": lambda s: s.attach_timeout,
             "retry_interval_max": lambda s: s.attach_retry_interval_max,
         },
+        calls_flex_drivers=True,
+    ),
+    "flexvolume-attachment-controller": ControllerSpec(
+        "volplane.controllers.flexvolume.controller:FlexAttachments",
+        {
+            "sync_period": lambda s: (
+                0.0 if s.disable_attach_detach_reconcile_sync else s.attach_detach_reconcile_sync_period
+            ),
+            "retry_interval_max": lambda s: s.attach_retry_interval_max,
+        },
+        calls_flex_drivers=True,
     ),
     "persistentvolumeclaim-protection-controller": ControllerSpec(
         "volplane.controllers.protection.controller:ClaimProtection"
@@ -108,9 +140,12 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
         "volplane.controllers.protection.controller:AttributesProtection"
     ),
     "persistentvolume-expander-controller": ControllerSpec(
-        "volplane.controllers.expand.controller:Expansion"
+        "volplane.controllers.expand.controller:Expansion", calls_flex_drivers=True
     ),
-    "snapshot-controller": ControllerSpec("volplane.controllers.snapshot.controller:VolumeSnapshots"),
+    "snapshot-controller": ControllerSpec(
+        "volplane.controllers.snapshot.controller:VolumeSnapshots",
+        {"distributed": lambda s: s.enable_distributed_snapshotting},
+    ),
     "group-snapshot-controller": ControllerSpec(
         "volplane.controllers.snapshot.groups.controller:VolumeGroupSnapshots"
     ),
@@ -126,6 +161,8 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
     "statefulset-controller": ControllerSpec("volplane.controllers.statefulset.controller:StatefulSets"),
     "job-controller": ControllerSpec("volplane.controllers.job.controller:Jobs"),
     "cronjob-controller": ControllerSpec("volplane.controllers.cronjob.controller:CronJobs"),
+    "endpoints-controller": ControllerSpec("volplane.controllers.endpoints.controller:EndpointsObjects"),
+    "endpointslice-controller": ControllerSpec("volplane.controllers.endpoints.controller:EndpointSlices"),
     "disruption-controller": ControllerSpec("volplane.controllers.disruption.controller:Disruptions"),
     "node-lifecycle-controller": ControllerSpec(
         "volplane.controllers.nodelifecycle.controller:NodeLifecycle",
@@ -183,15 +220,21 @@ def select_controllers(names: Sequence[str]) -> list[str]:
 
 def build_controllers(
     client: Client,
+    flex_prober: FlexProber,
     settings: ControllerManagerOptions = ControllerManagerOptions(),  # noqa: B008
 ) -> list[AnyController]:
-    return [make_controller(name, client, settings) for name in select_controllers(settings.controllers)]
+    names = select_controllers(settings.controllers)
+    return [make_controller(name, client, flex_prober, settings) for name in names]
 
 
-def make_controller(name: str, client: Client, settings: ControllerManagerOptions) -> AnyController:
+def make_controller(
+    name: str, client: Client, flex_prober: FlexProber, settings: ControllerManagerOptions
+) -> AnyController:
     entry = CONTROLLERS[name]
     module, _, attribute = entry.where.partition(":")
     options = {argument: of(settings) for argument, of in entry.options.items()}
+    if entry.calls_flex_drivers:
+        options["flex_prober"] = flex_prober
     made: AnyController = getattr(import_module(module), attribute)(client, **options)
     return made
 
@@ -199,11 +242,24 @@ def make_controller(name: str, client: Client, settings: ControllerManagerOption
 async def run(
     client: Client,
     settings: ControllerManagerOptions = ControllerManagerOptions(),  # noqa: B008  (frozen)
-    controllers: Sequence[AnyController] | None = None,
     wait_registry: WaitRegistry | None = None,
+    flex_prober: FlexProber | None = None,
 ) -> None:
-    """Run until cancelled. `controllers`: those of `build_controllers`, if the caller needs them."""
+    """Run until cancelled. `flex_prober`: one that its owner runs, for other roles of this process, too."""
     registry = wait_registry or WaitRegistry()
-    async with asyncio.TaskGroup() as group:
-        for controller in controllers if controllers is not None else build_controllers(client, settings):
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        if flex_prober is None:
+            host = Host()
+            stack.push_async_callback(host.close)
+            flex_prober = FlexProber(settings.flex_volume_plugin_dir, host)
+            group.create_task(flex_prober.run(), name="flexvolume prober")
+        await stack.enter_async_context(health(settings.http_endpoint, {"/healthz": alive}, "/metrics"))
+        stack.enter_context(registry.reporting(partial(report_plugins, flex_prober), Question.PLUGINS))
+        await flex_prober.wait_scanned()
+        for controller in build_controllers(client, flex_prober, settings):
             group.create_task(registry.run(controller), name=controller.name)
+
+
+def report_plugins(flex_prober: FlexProber) -> list[PluginReport]:
+    """The FlexVolume drivers of the controllers. CSI drivers are found in the API."""
+    return [PluginReport("controller-manager", describe_flex_drivers(flex_prober))]

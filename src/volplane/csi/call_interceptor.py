@@ -174,6 +174,7 @@ class CallInterceptor:
     def __init__(self, on_end: Callable[[CsiCall], None] = lambda call: None) -> None:
         """`on_end` is called with each call that has ended."""
         self.calls: list[CsiCall] = []
+        self.unanswered: set[str] = set()  # methods that did not answer; kept by the test runner
         self._on_end = on_end
         self._rules: list[CallRule] = []
         self._number = 0

@@ -1,54 +1,38 @@
-"""Calls to a driver over one reused gRPC channel.
+"""Calls to a driver over one reused gRPC connection.
 
-Failpoints, trace, interceptor, log lines and the translation of errors are in `CallerBase.call` and
-`CsiChannel._send` only. While gRPC waits for its reconnect backoff it fails all calls, so when a driver
-restarts, a link with a broken connection is replaced at once and closed after its last call.
+Failpoints, trace, interceptor and log lines are in `CallerBase.call` only.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-import grpc
-import grpc.aio
 from google.protobuf.message import Message
 
 from volplane.base import failpoint, trace
-from volplane.base.sockets import short_path
-from volplane.csi import redact, replies
+from volplane.csi import redact
 from volplane.csi.call_interceptor import CallInterceptor
-from volplane.csi.outcome import BadReply, CallError, Code
-from volplane.csi.replies import LARGEST_LIST
+from volplane.csi.connection import LARGEST_MESSAGE, GrpcConnection, SocketOpener, socket_path
+from volplane.csi.outcome import CallError
 from volplane.csi.services import METHODS, Method
+
+__all__ = [
+    "LARGEST_MESSAGE",
+    "Caller",
+    "CallerBase",
+    "CsiChannel",
+    "SocketOpener",
+    "socket_path",
+    "subject_of",
+]
 
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 15.0
-LARGEST_MESSAGE = LARGEST_LIST
-DEADLINE_SLACK = 1.0  # seconds after the deadline before we stop waiting for gRPC
-
-_OPTIONS = (
-    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
-    ("grpc.max_send_message_length", LARGEST_MESSAGE),
-    ("grpc.default_authority", "localhost"),  # by default the escaped path, which Go's HTTP/2 rejects
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),  # callers retry: they know which outcomes are uncertain
-    ("grpc.use_local_subchannel_pool", 1),  # otherwise a new link inherits the backoff of the broken one
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
-
-
-# Opens the driver's socket: yields a path that leads to it for as long as the context lasts. Raises OSError.
-SocketOpener = Callable[[], AbstractContextManager[str]]
-
-_TOO_LARGE = ("Received message larger than max", "Decompressed message larger than max")
+LONGEST_TEXT = 4096  # characters of a request or reply in a span
 
 
 class Caller(Protocol):
@@ -61,60 +45,6 @@ class Caller(Protocol):
     async def ready(self, timeout: float | None = None) -> None: ...
 
     async def close(self) -> None: ...
-
-
-class _Link:
-    """One gRPC channel and the number of calls in progress on it."""
-
-    def __init__(self, address: str, open_socket: SocketOpener | None) -> None:
-        self._stack = ExitStack()
-        # What the opener has opened must live as long as gRPC may reconnect.
-        target = address if open_socket is None else "unix:" + self._stack.enter_context(open_socket())
-        self.has_connected = False
-        self.channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
-        self._stubs: dict[str, Callable[..., Any]] = {}
-        self._calls = 0
-        self._retired = asyncio.Event()
-
-    def stub(self, method: Method) -> Callable[..., Any]:
-        found = self._stubs.get(method.name)
-        if found is None:
-            make = self.channel.unary_stream if method.streams else self.channel.unary_unary
-            found = self._stubs[method.name] = make(
-                method.path,
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=None,  # gRPC returns None for a reply that it cannot decode
-            )
-        return found
-
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        self._calls += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._retired.set()
-
-    @property
-    def is_connected(self) -> bool:
-        return self.channel.get_state() is grpc.ChannelConnectivity.READY
-
-    @property
-    def is_broken(self) -> bool:
-        return self.channel.get_state() not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
-
-    async def retire(self) -> None:
-        """Close when the last call has ended."""
-        while self._calls:
-            self._retired.clear()
-            await self._retired.wait()
-        await self.close()
-
-    async def close(self) -> None:
-        await self.channel.close()
-        self._stack.close()
 
 
 class CallerBase(ABC):
@@ -132,7 +62,9 @@ class CallerBase(ABC):
         spec = METHODS[method]
         if failpoint.is_armed:
             failpoint.hit(f"rpc:{method}:before")
-        with trace.span(self.component, method, subject or subject_of(request)):
+        with trace.span(self.component, method, subject or subject_of(request)) as span:
+            if span.is_open:
+                _record_request(span, request)
             if self._interceptor is None:
                 reply = await self._send_logged(spec, request, timeout)
             else:
@@ -143,6 +75,8 @@ class CallerBase(ABC):
                     request,
                     lambda: self._send_logged(spec, request, timeout),
                 )
+            if span.is_open and span.traces:
+                span.attrs["reply"] = _shorten(redact.text(reply))
         if failpoint.is_armed:
             failpoint.hit(f"rpc:{method}:after")
         return reply
@@ -164,10 +98,7 @@ class CallerBase(ABC):
 
 
 class CsiChannel(CallerBase):
-    """`address` is the path of a socket, `unix://…`, or any other address of gRPC.
-
-    `open_socket` opens the socket for each new connection, where a path alone cannot be trusted.
-    """
+    """A `GrpcConnection` to a driver; `address` and `open_socket` are those of the connection."""
 
     def __init__(
         self,
@@ -179,84 +110,23 @@ class CsiChannel(CallerBase):
     ) -> None:
         super().__init__(component, interceptor)
         self.address = self.where = address
-        path = socket_path(address)
-        if open_socket is None and path is not None:
-            open_socket = partial(short_path, path)
-        self._open_socket = open_socket
-        self._link: _Link | None = None
-        self._retiring: dict[asyncio.Task[None], _Link] = {}
+        self._connection = GrpcConnection(address, open_socket)
 
-    async def stream(
+    def stream(
         self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT
     ) -> AsyncIterator[Any]:
         """The replies of a streaming call as they arrive."""
-        link = self._connect()
-        with link.call():
-            try:
-                async for data in link.stub(METHODS[method])(request, timeout=timeout):
-                    yield replies.decode(METHODS[method], data)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNAVAILABLE:
-                    self._replace(link)
-                raise _to_call_error(error) from None
+        return self._connection.stream(METHODS[method], request, timeout=timeout)
 
     async def _send(self, method: Method, request: Message, timeout: float) -> Any:
-        link = self._connect()
-        with link.call():
-            try:
-                async with asyncio.timeout(timeout + DEADLINE_SLACK):
-                    data = await link.stub(method)(request, timeout=timeout)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNAVAILABLE:
-                    self._replace(link)
-                raise _to_call_error(error) from None
-            except TimeoutError:
-                raise CallError(Code.DEADLINE_EXCEEDED, "the call did not end at its deadline") from None
-        link.has_connected = True
-        return replies.decode(method, data)
-
-    def _connect(self) -> _Link:
-        if self._link is not None and self._link.has_connected and not self._link.is_connected:
-            self._retire(self._link)  # the driver may be back on another socket of the same name
-        if self._link is None:
-            try:
-                self._link = _Link(self.address, self._open_socket)
-            except OSError as error:  # nothing is there yet, or not what may be opened
-                raise CallError(Code.UNAVAILABLE, f"{self.address}: {error.strerror or error}") from None
-        return self._link
-
-    def _replace(self, link: _Link) -> None:
-        # The driver itself may return UNAVAILABLE over a working connection.
-        if self._link is link and link.is_broken:
-            self._retire(link)
-
-    def _retire(self, link: _Link) -> None:
-        self._link = None
-        task = asyncio.ensure_future(link.retire())
-        self._retiring[task] = link
-        task.add_done_callback(lambda done: self._retiring.pop(done, None))
+        return await self._connection.send(method, request, timeout)
 
     async def ready(self, timeout: float | None = None) -> None:
         """Wait until the driver accepts connections. Raises TimeoutError."""
-        if self._link is not None and self._link.is_connected:
-            return
-        async with asyncio.timeout(timeout):
-            if self._open_socket is None:
-                await self._connect().channel.channel_ready()
-                return
-            delay = 0.005
-            while not await _accepts(self._open_socket):
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 1.0)
+        await self._connection.ready(timeout)
 
     async def close(self) -> None:
-        retiring = dict(self._retiring)
-        for task in retiring:
-            task.cancel()
-        await asyncio.gather(*retiring, return_exceptions=True)
-        link, self._link = self._link, None
-        for each in (*retiring.values(), *([link] if link else [])):
-            await each.close()
+        await self._connection.close()
 
     async def __aenter__(self) -> CsiChannel:
         return self
@@ -265,11 +135,15 @@ class CsiChannel(CallerBase):
         await self.close()
 
 
-def socket_path(address: str) -> str | None:
-    """The path of a Unix address, None for any other address."""
-    if address.startswith("unix:"):
-        return address.removeprefix("unix:").removeprefix("//")
-    return address if "/" in address and "://" not in address else None
+def _record_request(span: trace.span, request: Message) -> None:
+    """The request without secrets; calls that belong to no volume are frequent and are not recorded."""
+    if span.traces:
+        span.attrs["request"] = _shorten(redact.text(request))
+        span.announce()
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
 def subject_of(request: Message) -> str:
@@ -278,21 +152,3 @@ def subject_of(request: Message) -> str:
         if value:
             return f"volume/{value}"
     return ""
-
-
-def _to_call_error(error: grpc.aio.AioRpcError) -> CallError:
-    code, details = Code(error.code().value[0]), error.details() or ""
-    # This is gRPC's error for a reply that is too large, not the driver's.
-    if code is Code.RESOURCE_EXHAUSTED and any(words in details for words in _TOO_LARGE):
-        return BadReply(f"the reply is too large: {details}")
-    return CallError(code, details)
-
-
-async def _accepts(open_socket: SocketOpener) -> bool:
-    try:
-        with open_socket() as path:
-            _, writer = await asyncio.open_unix_connection(path)
-    except OSError:
-        return False
-    writer.close()
-    return True

@@ -7,6 +7,7 @@ of NotifyRegistrationStatus.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from volplane.csi.proto.registration_pb2 import (
     RegistrationStatusResponse,
 )
 from volplane.csi.unix_server import RpcHandler, UnixRpcServer
+
+log = logging.getLogger(__name__)
 
 CSI_PLUGIN = "CSIPlugin"
 DIAL_TIMEOUT, INFO_TIMEOUT, NOTIFY_TIMEOUT = 10.0, 1.0, 5.0
@@ -90,6 +93,7 @@ class RegistrationServer:
         await self._listener.close()
 
     async def _get_info(self, request: InfoRequest, context: Any) -> PluginInfo:
+        log.info("Received GetInfo call")
         return self._info
 
     async def _receive_notification(

@@ -19,7 +19,9 @@ from volplane.csi.services import Method
 
 LARGEST_LIST = 16 << 20  # bytes; ListVolumes of many volumes is larger than gRPC's default of 4 MiB
 LARGEST_REPLY = 4 << 20  # bytes, for all other calls
-LISTS = frozenset({"ListVolumes", "ListSnapshots"})
+LISTS = frozenset(
+    {"ListVolumes", "ListSnapshots", "ListContainers", "ListPodSandbox", "ListImages", "ListContainerStats"}
+)
 CSI_PLUGIN = "CSIPlugin"
 
 _DRIVER = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")  # the protocol's rule for driver names

@@ -37,7 +37,8 @@ class Method(Struct, frozen=True):
         return f"/{self.service}/{self.name}"
 
 
-def _methods(service: descriptors.ServiceDescriptor) -> dict[str, Method]:
+def list_methods(service: descriptors.ServiceDescriptor) -> dict[str, Method]:
+    """The methods of a service by name."""
     return {
         m.name: Method(
             service.full_name,
@@ -52,7 +53,7 @@ def _methods(service: descriptors.ServiceDescriptor) -> dict[str, Method]:
 
 SERVICES: Mapping[str, Mapping[str, Method]] = MappingProxyType(
     {
-        service.full_name: MappingProxyType(_methods(service))
+        service.full_name: MappingProxyType(list_methods(service))
         for module in _MODULES
         for service in module.DESCRIPTOR.services_by_name.values()
     }

@@ -19,15 +19,19 @@ from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.controller import AttachDetach
 from volplane.controllers.attachdetach.facts import is_managed, unique_name
-from volplane.explain import fencing, sidecars
+from volplane.explain import fencing, flexvolumes, sidecars
 from volplane.explain.claims import check_again
 from volplane.explain.cluster_state import ClusterState, describe_node_problem, format_duration, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
+from volplane.rules.csi_translation import find_csi_source
 from volplane.rules.waits import Wait
+from volplane.volumes.flex.attachment import attached_flex_volume
+from volplane.volumes.flex.options import ATTACHER as FLEX_ATTACHER
 
 CONTROLLER = "attach/detach controller"
 ATTACHER = "csi-attacher"
 FORCED = "forced detach"
+INLINE = "an inline volume"
 
 Detach = tuple[ExplanationStep, tuple[str, ...]]  # why the volume stays attached, and advice
 
@@ -38,9 +42,10 @@ async def explain(state: ClusterState, attachment: VolumeAttachment, *, leaving:
     name = attachment.spec.source.persistent_volume_name or ""
     volume = controller.volumes.get(name)
     node = attachment.spec.node_name
-    if volume is None or not unique_name(volume) or await state.cannot_read(Pod, PersistentVolume, Node):
+    keys = attached_flex_volume(attachment) or (unique_name(volume) if volume is not None else [])
+    if not keys or await state.cannot_read(Pod, PersistentVolume, Node):
         return await _explain_without_volume(state, attachment, name)
-    (key,) = unique_name(volume)
+    (key,) = keys
     view = controller.view(key)
     existing = next((a for a in view.attachments if a.name == attachment.name), None)
     if existing is None:
@@ -48,14 +53,16 @@ async def explain(state: ClusterState, attachment: VolumeAttachment, *, leaving:
     elsewhere = not view.shareable and any(other != node for other in view.wanted)
     problem = describe_node_problem(controller.nodes.get(node), node, state.now)
     if node in view.wanted and not existing.deleting and not (leaving or elsewhere or problem):
-        return await explain_attach(state, volume, node)
+        return await explain_attach(state, key, node)
     step, advice = await _explain_detach(state, controller, view, existing, key)
-    attached = done_step(f"{volume.name} is attached to {node}", ATTACHER)
+    attached = done_step(f"{view.title} is attached to {node}", _attacher_of(view))
     return Explanation((attached, step) if existing.attached else (step,), advice)
 
 
 def summarize(attachment: VolumeAttachment) -> str:
-    return f"{attachment.spec.source.persistent_volume_name} is attached to {attachment.spec.node_name}"
+    flex = next(iter(attached_flex_volume(attachment)), INLINE)
+    volume = attachment.spec.source.persistent_volume_name or flex
+    return f"{volume} is attached to {attachment.spec.node_name}"
 
 
 async def _explain_without_volume(
@@ -79,23 +86,24 @@ async def _explain_without_volume(
         pending = missing or f"{attacher} has not attached the volume to {node} yet"
         why = error.message if error else pending
         return Explanation((waiting_step(f"attach to {node}", who, why, since=since),))
-    return Explanation((done_step(f"{volume or 'an inline volume'} is attached to {node}", who),))
+    return Explanation((done_step(f"{volume or INLINE} is attached to {node}", who),))
 
 
 # --- attaching
 
 
-async def explain_attach(state: ClusterState, volume: PersistentVolume, node: str) -> Explanation:
-    """The volume has to be attached to the node, and the node has to list it in volumesAttached."""
+async def explain_attach(state: ClusterState, key: str, node: str) -> Explanation:
+    """The volume, by its unique name, has to be attached to the node, which has to list it as attached."""
     controller = await state.load_controller(AttachDetach)
-    (key,) = unique_name(volume)
     view = controller.view(key)
-    existing = next((a for a in view.attachments if a.node == node), None)
-    what = f"attach {volume.name} to {node}"
+    existing = p.serving_attachments(view).get(node)
+    what = f"attach {view.title} to {node}"
     if existing is not None:
-        return await _explain_attaching(state, controller, view, existing, key, volume, what)
+        return await _explain_attaching(state, controller, view, existing, key, what)
     if node not in view.wanted:
-        return Explanation((_explain_not_wanted(controller, volume, node, what),))
+        return Explanation((_explain_not_wanted(controller, view.title, node, what),))
+    if missing := flexvolumes.find_missing_driver(state, key):
+        return flexvolumes.explain_missing_driver(what, missing)
     waits = (step for step in p.plan(view) if isinstance(step, Wait) and step.data.node == node)
     wait = next(waits, None)
     others = [a for a in view.attachments if a.node != node]
@@ -112,14 +120,13 @@ async def _explain_attaching(
     view: p.AttachDetachView,
     existing: p.ExistingAttachment,
     key: str,
-    volume: PersistentVolume,
     what: str,
 ) -> Explanation:
     """The node has a VolumeAttachment already."""
-    driver = driver_of(volume)
+    driver, volume = view.driver, controller.volumes.get(view.title)
     attachment = controller.attachments.get(existing.name)
     since = parse_time(attachment.metadata.creation_timestamp) if attachment is not None else None
-    who = f"{ATTACHER} of {driver}"
+    who = _attacher_of(view)
     steps = list(p.plan_pending_attach(view, existing))
     for step in steps:
         if isinstance(step, Wait):
@@ -145,6 +152,8 @@ async def _add_attacher_facts(
     volume: PersistentVolume | None,
 ) -> Explanation:
     """The step with what the attacher's own plan waits for, its next attempt, and whether it runs."""
+    if attachment is not None and attachment.spec.attacher == FLEX_ATTACHER:
+        return flexvolumes.add_controller_facts(state, step, attachment)
     sidecar = await sidecars.find_sidecar(state, ATTACHER, driver)
     waits: list[str] = []
     reports = state.roles.find(ATTACHER, attachment.name) if attachment is not None else []
@@ -160,9 +169,7 @@ async def _add_attacher_facts(
     return Explanation((structs.replace(step, details=details),), sidecar.advice)
 
 
-def _explain_not_wanted(
-    controller: AttachDetach, volume: PersistentVolume, node: str, what: str
-) -> ExplanationStep:
+def _explain_not_wanted(controller: AttachDetach, volume: str, node: str, what: str) -> ExplanationStep:
     found = controller.nodes.get(node)
     if found is None:
         return waiting_step(what, CONTROLLER, f"node {node} does not exist")
@@ -172,7 +179,7 @@ def _explain_not_wanted(
             f"annotation {CONTROLLER_MANAGED_ATTACH_ANNOTATION} is missing"
         )
         return waiting_step(what, "kubelet", why)
-    return waiting_step(what, CONTROLLER, f"claim and volume {volume.name} do not refer to each other yet")
+    return waiting_step(what, CONTROLLER, f"claim and volume {volume} do not refer to each other yet")
 
 
 # --- attached to another node
@@ -291,7 +298,7 @@ async def _explain_attacher_wait(
     since = parse_time(attachment.metadata.deletion_timestamp) if attachment is not None else None
     driver = attachment.spec.attacher if attachment is not None else wait.data.driver
     source = attachment.spec.source.persistent_volume_name if attachment is not None else ""
-    step = waiting_step(what, f"{ATTACHER} of {driver}", wait, since=since)
+    step = waiting_step(what, _attacher_of(controller.view(key)), wait, since=since)
     timed = state.roles.add_times(step, AttachDetach.name, key, wait)
     volume = controller.volumes.get(source or "")
     explanation = await _add_attacher_facts(state, timed, driver, attachment, volume)
@@ -333,5 +340,10 @@ def _kubelet_reports(state: ClusterState, node: str, key: str) -> list[str]:
     return [f"kubelet of {node}: {report.why}" for report in state.roles.find(f"node/{node}", key)]
 
 
+def _attacher_of(view: p.AttachDetachView) -> str:
+    return f"FlexVolume driver {view.driver}" if view.is_flex else f"{ATTACHER} of {view.driver}"
+
+
 def driver_of(volume: PersistentVolume) -> str:
-    return volume.spec.csi.driver if volume.spec.csi is not None else ""
+    source = find_csi_source(volume)
+    return source.driver if source is not None else ""

@@ -13,13 +13,16 @@ from volplane.api.storage import StorageClass
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.binder.steps import SetClaimRef, SetProvisioner
 from volplane.controllers.protection import plan as protection
-from volplane.explain import finalizers, sidecars
+from volplane.explain import finalizers, flexvolumes, sidecars
 from volplane.explain.cluster_state import ClusterState, EventRecord, parse_time
 from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
 from volplane.rules import classes, matching, pods, resizing, sizes
 from volplane.rules.binding import claim_class, is_free_for
+from volplane.rules.csi_translation import find_csi_source
+from volplane.rules.in_tree import is_replaced
 from volplane.rules.resizing import ResizeState
 from volplane.rules.steps import RecordEvent, Requeue
+from volplane.rules.volume_sources import source_name
 from volplane.rules.waits import Wait, WaitReason
 
 BINDER = "persistent volume binder"
@@ -28,6 +31,7 @@ RESIZER = "csi-resizer"
 PROVISIONING = ("ProvisioningFailed", "ProvisioningTimeout")
 RESIZING = ("VolumeResizeFailed", "FileSystemResizeFailed")
 POD_REASONS = (WaitReason.FIRST_CONSUMER, WaitReason.POD_NOT_SCHEDULED)
+NO_PLUGIN = "waiting for an external controller to expand this PVC"  # as in the controller's event
 MAX_CANDIDATES = 8  # volumes listed one by one; of more only the number
 
 
@@ -220,44 +224,75 @@ async def _explain_resize(state: ClusterState, claim: PersistentVolumeClaim, bin
     """The resizer's own plan for the claim."""
     if sizes.requested_size(claim) <= resizing.actual_size(claim):
         return Explanation()
+    size, requested = (
+        sizes.format_size(s) for s in (resizing.actual_size(claim), sizes.requested_size(claim))
+    )
+    what = f"expand from {size} to {requested}"
+    volume = binder.volumes.get(claim.spec.volume_name)
+    if volume is not None and volume.spec.flex_volume is not None:
+        driver = volume.spec.flex_volume.driver
+        found = await flexvolumes.explain_expansion(state, claim, volume, what)
+        if isinstance(found, Wait):
+            return await _explain_node_resize(state, claim, binder, what, driver, found)
+        return found
+    if volume is not None and volume.spec.csi is None and not is_replaced(volume):
+        return _explain_no_resizer(volume, what)
     from volplane.sidecars.resizer.expand import plan as resizer  # imports gRPC: not for every claim
 
-    volume = binder.volumes.get(claim.spec.volume_name)
-    csi = volume.spec.csi if volume is not None else None
+    csi = find_csi_source(volume)
     driver = csi.driver if csi is not None else claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION, "")
     steps = list(resizer.plan(claim, volume, resizer.ResizerDriverInfo(driver), resizer.LastExpansion()))
     wait = next((step for step in steps if isinstance(step, Wait)), None)
     if wait is None and not any(isinstance(step, resizer.ControllerExpand) for step in steps):
         return Explanation()
-    size, requested = (
-        sizes.format_size(s) for s in (resizing.actual_size(claim), sizes.requested_size(claim))
-    )
-    what = f"expand from {size} to {requested}"
     if wait is not None and wait.reason is WaitReason.NODE_RESIZE:
-        return _explain_node_resize(claim, binder, what, driver, wait)
+        return await _explain_node_resize(state, claim, binder, what, driver, wait)
     if resizing.state(claim) in (ResizeState.CONTROLLER_INFEASIBLE, ResizeState.NODE_INFEASIBLE):
         return await _explain_infeasible(state, claim, what, driver)
     return await _explain_controller_resize(state, claim, binder, what, driver)
+
+
+def _explain_no_resizer(volume: PersistentVolume, what: str) -> Explanation:
+    """No plugin expands volumes of this type, and no sidecar does."""
+    kind = source_name(volume)
+    why = f"{NO_PLUGIN}: no volume plugin expands {kind} volumes"
+    step = waiting_step(what, "an external controller", why)
+    return Explanation(
+        (step,), (f"copy the data to a larger volume: {kind} volumes cannot be expanded here",)
+    )
 
 
 def _conditions(claim: PersistentVolumeClaim) -> list[str]:
     return [f"{c.type}: {c.message}" for c in claim.status.conditions if c.status == "True" and c.message]
 
 
-def _explain_node_resize(
-    claim: PersistentVolumeClaim, binder: Binder, what: str, driver: str, wait: Wait
+async def _explain_node_resize(
+    state: ClusterState, claim: PersistentVolumeClaim, binder: Binder, what: str, driver: str, wait: Wait
 ) -> Explanation:
-    users = [p.name for p in binder.users[claim.key] if p.spec.node_name and not pods.has_ended(p)]
-    why = (
-        f"the disk is expanded; the kubelet expands its file system for pod {', '.join(users)}"
-        if users
-        else "the disk is expanded; its file system is expanded when a pod mounts the volume"
-    )
+    volume = volume_of(claim, binder)
+    users = [p for p in binder.users[claim.key] if p.spec.node_name and not pods.has_ended(p)]
+    failures = [event for pod in users for event in await state.find_events(pod, *RESIZING)]
+    names = ", ".join(pod.name for pod in users)
+    why = "the disk is expanded; its file system is expanded when a pod mounts the volume"
+    advice: tuple[str, ...] = ("start a pod that uses the claim",)
+    if failures:
+        why = f"the disk is expanded, but not its file system, which pod {names} uses: {failures[0].message}"
+        advice = tuple(_restart_advice(pod) for pod in users)
+    elif users:
+        why, advice = f"the disk is expanded; the kubelet expands its file system for pod {names}", ()
     since = parse_time(next((c.last_transition_time for c in claim.status.conditions), ""))
     step = waiting_step(f"{what}: file system", "kubelet", why, since=since, details=_conditions(claim))
-    advice = () if users else ("start a pod that uses the claim",)
-    disk = done_step(f"{what}: disk", f"{RESIZER} of {driver}")
+    is_flex = volume is not None and volume.spec.flex_volume is not None
+    disk = done_step(f"{what}: disk", f"FlexVolume driver {driver}" if is_flex else f"{RESIZER} of {driver}")
     return Explanation((disk, structs.replace(step, reason=wait.reason)), advice)
+
+
+def _restart_advice(pod: Pod) -> str:
+    """A kernel may refuse to grow a mounted ext4."""
+    return (
+        "restart the pod, so that the file system is expanded before it is mounted: "
+        f"kubectl delete pod -n {pod.namespace} {pod.name}"
+    )
 
 
 async def _explain_infeasible(

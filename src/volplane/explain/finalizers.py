@@ -8,6 +8,7 @@ from datetime import datetime
 from volplane.api.finalizers import (
     CLONING_PROTECTION_FINALIZER,
     EXTERNAL_PROVISIONER_FINALIZER,
+    FLEX_ATTACHMENT_FINALIZER,
     JOB_TRACKING_FINALIZER,
     PROVISIONING_INTENT_FINALIZER,
     PV_CONTROLLER_FINALIZER,
@@ -35,6 +36,7 @@ _KNOWN = {
         "a clone of it is being created",
     ),
     PROVISIONING_INTENT_FINALIZER: ("csi-provisioner", "it is not known yet whether its disk was created"),
+    FLEX_ATTACHMENT_FINALIZER: ("FlexVolume driver", "removed when the volume is detached"),
     "foregroundDeletion": ("garbage collector", "its dependents are deleted first"),
     "orphan": ("garbage collector", "its dependents are orphaned first"),
     JOB_TRACKING_FINALIZER: ("job controller", "the job has not counted the pod yet"),

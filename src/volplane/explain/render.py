@@ -14,6 +14,7 @@ from volplane.explain.result import ExplainResult, ExplanationStep, StepState
 
 WHOLE_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}  # so that names can be copied
 MARKS = {StepState.DONE: "✓", StepState.WAITS: "▶", StepState.LATER: "·"}
+PROBLEM_MARK = f"    {MARKS[StepState.WAITS]} "  # begins a line about a problem, in tables
 
 
 def render_lines(answer: ExplainResult, width: int = 100) -> Iterator[str]:

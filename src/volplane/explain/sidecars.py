@@ -5,7 +5,7 @@ Only Leases and pods are read, which every deployment of a CSI driver has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from msgspec import Struct
@@ -32,10 +32,7 @@ class SidecarStatus(Struct, frozen=True):
 
 async def find_sidecar(state: ClusterState, name: str, driver: str) -> SidecarStatus:
     """`name` is that of its container: csi-attacher."""
-    leases = await state.cache(Lease)
-    names = {pattern.format(text) for pattern in LEASES[name] for text in (driver, sanitize_driver(driver))}
-    found = [lease for each in sorted(names) for lease in leases.list_by_name(each)]
-    lease = max(found, key=lambda lease: lease.spec.renew_time or "", default=None)
+    lease = await _find_lease(state, name, driver)
     pods = await _pods(state, name, lease)
     logs = tuple(_logs(pod, name) for pod in pods[:2])
     if lease is not None:
@@ -47,6 +44,19 @@ async def find_sidecar(state: ClusterState, name: str, driver: str) -> SidecarSt
         return SidecarStatus((), logs)
     missing = f"no {name} found: neither its Lease nor a pod with a container of that name exists"
     return SidecarStatus((missing,), (f"deploy {driver} with its {name}, or check why it is not running",))
+
+
+async def find_leaders(state: ClusterState, driver: str) -> Mapping[str, str]:
+    """For each sidecar of the driver that has a Lease: why it has no leader; "" if it has one."""
+    leases = {name: await _find_lease(state, name, driver) for name in LEASES}
+    return {name: _describe_lost_leader(state, lease) for name, lease in leases.items() if lease is not None}
+
+
+async def _find_lease(state: ClusterState, name: str, driver: str) -> Lease | None:
+    leases = await state.cache(Lease)
+    names = {pattern.format(text) for pattern in LEASES[name] for text in (driver, sanitize_driver(driver))}
+    found = [lease for each in sorted(names) for lease in leases.list_by_name(each)]
+    return max(found, key=lambda lease: lease.spec.renew_time or "", default=None)
 
 
 def _describe_lost_leader(state: ClusterState, lease: Lease) -> str:

@@ -7,17 +7,17 @@ from datetime import datetime
 
 from msgspec import structs
 
-from volplane.api.core import PersistentVolume
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PV_PROTECTION_FINALIZER
 from volplane.api.storage import VolumeAttachment
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.binder.steps import VerifyClaimDeleted
 from volplane.controllers.protection import plan as protection
-from volplane.explain import attachments, finalizers, sidecars
+from volplane.explain import attachments, claims, finalizers, sidecars
 from volplane.explain.claims import BINDER, PROVISIONER, check_again
 from volplane.explain.cluster_state import ClusterState, parse_time
-from volplane.explain.result import Explanation, ExplanationStep, done_step, waiting_step
-from volplane.rules.binding import claim_key
+from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
+from volplane.rules.binding import claim_key, is_pair
 from volplane.rules.steps import RecordEvent
 from volplane.rules.waits import Wait, WaitReason
 
@@ -26,7 +26,22 @@ async def explain(state: ClusterState, volume: PersistentVolume) -> Explanation:
     explanation = await explain_deletion(state, volume) if volume.is_deleting else Explanation()
     if explanation.first_wait is not None:
         return explanation
+    leaving = await _explain_claim_deletion(state, volume)
+    if leaving.first_wait is not None:
+        return explanation + leaving
     return explanation + await _explain_binding(state, volume)
+
+
+async def _explain_claim_deletion(state: ClusterState, volume: PersistentVolume) -> Explanation:
+    """A volume whose claim is being deleted is released only after that."""
+    claim = (await state.cache(PersistentVolumeClaim)).at(claim_key(volume))
+    if claim is None or not claim.is_deleting or not is_pair(claim, volume):
+        return Explanation()
+    found = await claims.explain_deletion(state, claim)
+    steps = tuple(structs.replace(step, what=f"claim {claim.key}: {step.what}") for step in found.steps)
+    policy = volume.spec.persistent_volume_reclaim_policy
+    release = later_step(f"be released, and then: {policy}", BINDER)
+    return Explanation((*steps, release), found.advice)
 
 
 def summarize(volume: PersistentVolume) -> str:

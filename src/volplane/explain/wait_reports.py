@@ -9,18 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from msgspec import Struct, structs
 
 from volplane.explain.result import ExplanationStep
 from volplane.loops import wait_reports
-from volplane.loops.wait_reports import WaitReport
+from volplane.loops.wait_reports import Question, WaitReport
 from volplane.rules.waits import Wait
+
+T = TypeVar("T")
 
 NOT_ASKED = (
     "timers, backoff and mounts: only the running roles know them; use --data-dir on the machine of "
     "`volplane up`"
 )
+
+
+class UnknownRole(ValueError):
+    """What the user asked for does not exist."""
 
 
 class RoleReports(Struct, frozen=True):
@@ -41,20 +48,34 @@ class RoleReports(Struct, frozen=True):
         return structs.replace(step, since=report.since, until=report.next_try or step.until)
 
 
-async def read_all_reports(directory: Path) -> RoleReports:
-    """The reports of all roles with a socket in the directory."""
+class RoleAnswers(Struct, Generic[T], frozen=True):
+    """What all roles with a socket have answered to a question."""
+
+    found: Sequence[T] = ()
+    silent: Sequence[str] = ()  # roles that have a socket and do not answer
+    asked: bool = False  # whether any role has answered
+
+
+async def ask_all(directory: Path, question: Question, type: type[T]) -> RoleAnswers[T]:
+    """Ask all roles with a socket in the directory."""
     paths = _sockets(directory)
     answers = await asyncio.gather(
-        *(wait_reports.read_wait_reports(str(path)) for path in paths), return_exceptions=True
+        *(wait_reports.ask(str(path), question, type) for path in paths), return_exceptions=True
     )
     silent: list[str] = []
-    found: list[WaitReport] = []
+    found: list[T] = []
     for path, answer in zip(paths, answers, strict=True):
         if isinstance(answer, BaseException):
             silent.append(path.name.removesuffix(wait_reports.SUFFIX))
         else:
             found.extend(answer)
-    return RoleReports(_drop_duplicates(found), silent, asked=bool(found) or len(silent) < len(paths))
+    return RoleAnswers(found, silent, asked=len(silent) < len(paths))
+
+
+async def read_all_reports(directory: Path) -> RoleReports:
+    """The wait reports of all roles with a socket in the directory."""
+    answers = await ask_all(directory, Question.WAITS, WaitReport)
+    return RoleReports(_drop_duplicates(answers.found), answers.silent, asked=answers.asked)
 
 
 def _sockets(directory: Path) -> list[Path]:

@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -31,6 +32,10 @@ _FLAGS = 8
 _CONFIG = struct.Struct(f"=2I{_INFO.size}s8Q")
 
 DELETED = " (deleted)"  # the kernel appends it to the name of a deleted file
+
+# Seconds for which others may hold a device open without using it: udev and lsblk look at it, and a program
+# that binds a file may try a number that has just been taken.
+BUSY_TIMEOUT = 0.25
 
 _attach_lock = threading.Lock()  # so that this process never binds one file to two devices
 
@@ -89,6 +94,17 @@ def loop_detach(device: str, file: str = "") -> bool:
 
     With `file`, only if it is that file's device: the kernel reuses numbers, also for other programs.
     """
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            return _unbind(device, file)
+        except DeviceBusy:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def _unbind(device: str, file: str) -> bool:
     try:
         # A mounted file system, in any namespace, holds its device exclusively.
         with _open_descriptor(device, os.O_RDWR | os.O_EXCL) as loop:

@@ -39,6 +39,15 @@ class FilesystemStats(Struct, frozen=True):
     inodes_used: int
 
 
+def list_directories(path: str) -> list[str]:
+    """The names of the directories in a directory, without touching what is mounted there."""
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def stats(path: str | int) -> FilesystemStats:
     info = os.statvfs(path)
     return FilesystemStats(

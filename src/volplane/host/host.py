@@ -47,10 +47,10 @@ class Host:
     # Mounts
 
     async def mount(self, source: str, target: str, fstype: str, options: Sequence[str] = ()) -> None:
-        if mounts.helper_for(fstype):
+        if helper := await self.call(mounts.helper_for, fstype):
             chosen = ["-o", ",".join(options)] if options else []
             with trace.span("host", "mount", source), failpoint.around("host:mount"):
-                await self.run(["mount", "-t", fstype, *chosen, source, target], timeout=MOUNT_TIMEOUT)
+                await self.run([helper, source, target, *chosen], timeout=MOUNT_TIMEOUT)
         else:
             await self.call(mounts.mount, source, target, fstype, options)
 

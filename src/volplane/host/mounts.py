@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -130,6 +131,16 @@ class MountTable:
             device = f"{os.major(number)}:{os.minor(number)}"
         return [e for e in self.filter_lines(f" {device} ") if e.device == device]
 
+    def same_directory(self, path: str) -> list[str]:
+        """Other mount points of the directory mounted at `path`."""
+        own = self.at(path)
+        entries = self.filter_lines(f" {own.device} ") if own is not None else []
+        return [
+            e.target
+            for e in entries
+            if own is not None and (e.device, e.root) == (own.device, own.root) and e.target != own.target
+        ]
+
     def siblings(self, path: str) -> list[str]:
         """Other mount points of the directory mounted at `path`, or of one inside it."""
         own = self.at(path)
@@ -173,8 +184,7 @@ def split_options(options: Sequence[str]) -> tuple[int, str]:
 
 def helper_for(fstype: str) -> str | None:
     """The helper program that mounts this type, if there is one."""
-    paths = (f"{directory}/mount.{fstype}" for directory in ("/sbin", "/usr/sbin"))
-    return next((path for path in paths if os.access(path, os.X_OK)), None)
+    return shutil.which(f"mount.{fstype}", path=f"/sbin:/usr/sbin:{os.environ.get('PATH', '')}")
 
 
 @trace.trace_calls("host", "mount")

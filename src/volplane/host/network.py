@@ -133,6 +133,12 @@ def remove_bridge(name: str) -> None:
                 raise
 
 
+def remove_link(name: str) -> None:
+    """Remove a network interface. Raises OSError."""
+    with Netlink() as machine:
+        machine.execute(netlink.delete_link(socket.if_nametoindex(name)))
+
+
 # --- namespaces
 
 
@@ -201,6 +207,14 @@ def _listen(host: IPv4Address, port: int) -> socket.socket | OSError:
         return socket.create_server((str(host), port), backlog=128)
     except OSError as error:
         return error
+
+
+def listen_in_namespace(namespace: int, host: IPv4Address, port: int) -> socket.socket:
+    """Listen on this address inside a namespace; its loopback interface gets the address if needed."""
+    made = run_in_namespace(namespace, lambda: _listen(host, port))
+    if isinstance(made, OSError):
+        raise made
+    return made
 
 
 def open_namespace(pid: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 
 KUBELET = "/var/lib/kubelet"
@@ -41,6 +42,12 @@ class NodePaths:
         if not identity:
             pairs += [(POD_LOGS, f"{self.root}/logs"), (DEVICES, self.dev)]
         self._pairs = pairs
+        # Paths that a pod knows by their names on a machine, but that are this node's alone.
+        self.private = f"{self.root}/host"
+        # The longest real root first: the directories of devices and logs are inside the node's root.
+        shown = [*pairs, ("", self.private)] if pairs else []
+        self._wire_roots = {real: wire for wire, real in sorted(shown, key=lambda pair: -len(pair[1]))}
+        self._real_paths = re.compile("|".join(f"{re.escape(real)}(?![\\w.-])" for real in self._wire_roots))
 
     def real(self, path: str) -> str:
         """The path to open for a wire path; other paths stay as they are."""
@@ -50,11 +57,16 @@ class NodePaths:
         return path
 
     def wire(self, path: str) -> str:
-        # The longest real root first: the directories of devices and logs are inside the node's root.
-        for wire, real in sorted(self._pairs, key=lambda pair: -len(pair[1])):
+        for real, wire in self._wire_roots.items():
             if _inside(path, real):
                 return wire + path[len(real) :]
         return path
+
+    def wire_text(self, text: str) -> str:
+        """A message to a user: paths of the node's directory on this machine become wire paths."""
+        if not self._pairs or self.root not in text:
+            return text
+        return self._real_paths.sub(lambda found: self._wire_roots[found[0]], text)
 
     def find_volume_root(self, path: str) -> str:
         """The real directory that contains a path, wire or real, by name; "" if no volume may be there."""
@@ -111,6 +123,10 @@ class NodePaths:
         """A pod's volume of any plugin, such as `kubernetes.io/empty-dir`."""
         return f"{self.volumes(uid)}/{escape_plugin_name(plugin)}/{spec_name}"
 
+    def pod_plugin(self, uid: str, plugin: str, spec_name: str) -> str:
+        """What a plugin notes about a pod's volume."""
+        return f"{self.pod(uid)}/plugins/{escape_plugin_name(plugin)}/{spec_name}"
+
     def volume_devices(self, uid: str) -> str:
         return f"{self.pod(uid)}/volumeDevices"
 
@@ -129,6 +145,11 @@ class NodePaths:
     def container(self, uid: str, name: str) -> str:
         """The directory of a container's termination messages."""
         return f"{self.pod(uid)}/containers/{name}"
+
+    @property
+    def local_block_maps(self) -> str:
+        """The devices of local volumes, by volume and pod."""
+        return f"{self.plugins}/{escape_plugin_name('kubernetes.io/local-volume')}/volumeDevices"
 
     # CSI, file systems
 

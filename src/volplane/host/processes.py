@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
@@ -149,16 +150,21 @@ class CapturedCommand:
         assert process.stdout is not None
         output, descriptor = bytearray(), process.stdout.fileno()
         os.set_blocking(descriptor, False)
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
         exited = asyncio.ensure_future(wait_for_exit(process.pid))
+        exited.add_done_callback(lambda _: woken.set())
+        loop.add_reader(descriptor, woken.set)
         try:
             while not exited.done():
-                readable = asyncio.ensure_future(wait_readable(descriptor))
-                await asyncio.wait({exited, readable}, return_when=asyncio.FIRST_COMPLETED)
-                readable.cancel()
+                await woken.wait()
+                woken.clear()
                 if not _read_available(descriptor, output, max_output):
+                    loop.remove_reader(descriptor)
                     await exited
             _read_available(descriptor, output, max_output)
         finally:
+            # At once: the event loop must not watch a descriptor that is closed, or it aborts the process.
+            loop.remove_reader(descriptor)
             exited.cancel()
         process.stdout.close()
         return CompletedCommand(self.argv, process.wait(), bytes(output), b"")
@@ -171,7 +177,8 @@ class CapturedCommand:
                 os.killpg(process.pid, signal.SIGKILL)
             if process.stdout is not None:
                 process.stdout.close()
-            process.wait()
+            # Not here: one that is blocked in the kernel, as on an NFS server that is gone, ends when it can.
+            threading.Thread(target=process.wait, name=f"reap {process.pid}", daemon=True).start()
 
 
 def _read_available(descriptor: int, output: bytearray, limit: int) -> bool:

@@ -21,19 +21,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
 from volplane.api.errors import APIError, Conflict
 from volplane.api.meta import Resource
-from volplane.base import clock, metrics
+from volplane.base import metrics
 from volplane.base.backoff import Backoff
 from volplane.client.cache import Cache
 from volplane.client.client import Client, written_revisions
 from volplane.loops.events import EventRecorder
 from volplane.loops.queue import Queue, WaitingKey
+from volplane.loops.volume_states import StateComparison
 from volplane.rules.steps import CommonStep, RecordEvent, Requeue
 from volplane.rules.waits import Wait, WaitReason
 
@@ -45,6 +48,7 @@ S = TypeVar("S")
 T = TypeVar("T", bound=Resource)
 Keys = Callable[[T | None, T | None], Iterable[K]]
 Observe = Callable[[T | None, T | None], None]
+Subscribe = Callable[[Callable[[str], None]], Callable[[], None]]  # returns the function that ends it
 
 WORK = metrics.histogram(
     "workqueue_work_duration_seconds",
@@ -128,7 +132,8 @@ class Controller(Generic[K, V, S]):
         self._owns_events = events is None
         self._watched: list[Watched[Any, K]] = []
         self._live_caches: list[Cache[Any]] = []
-        self._subscriptions: list[tuple[Cache[Any], Callable[[], None]]] = []
+        self._sources: list[tuple[Subscribe, Callable[[str], Iterable[K]]]] = []
+        self._subscriptions: list[tuple[Cache[Any] | None, Callable[[], None]]] = []
         self._is_running = False
         self._written: dict[K, dict[type[Resource], int]] = {}
         self._duration = WORK.labels(self.name)
@@ -173,6 +178,10 @@ class Controller(Generic[K, V, S]):
         self._watched.append(watched)
         if self._is_running:
             self._subscribe(watched)
+
+    def watch_source(self, subscribe: Subscribe, keys: Callable[[str], Iterable[K]]) -> None:
+        """Watch what is not an object. `keys(name)`: keys that a change of what has this name wakes."""
+        self._sources.append((subscribe, keys))
 
     def unfollow(self, cache: Cache[Any]) -> None:
         """Stop watching a cache whose kind is no longer served."""
@@ -220,7 +229,22 @@ class Controller(Generic[K, V, S]):
         Besides `observe` and `act` this is the only place where memory changes.
         """
 
+    def counting(self) -> AbstractContextManager[None]:
+        """Lets computed gauges count what this controller knows, while it runs."""
+        return nullcontext()
+
+    async def compare_states(self) -> StateComparison | None:
+        """Desired and actual state of the volumes; None for a controller that has none.
+
+        Changes nothing, and lets other tasks run in between: there may be many volumes.
+        """
+        return None
+
     # --- how it runs
+
+    @property
+    def is_running(self) -> bool:
+        return self._is_running
 
     @property
     def waits(self) -> list[WaitingKey[K]]:
@@ -240,9 +264,15 @@ class Controller(Generic[K, V, S]):
         """Run until cancelled. May be called again, as when a Lease is lost and acquired again."""
         self.setup()
         self._is_running = True
+        with self.counting():
+            await self._run()
+
+    async def _run(self) -> None:
         try:
             for watched in list(self._watched):
                 self._subscribe(watched)
+            for subscribe, keys in self._sources:
+                self._subscribe_source(subscribe, keys)
             for watched in list(self._watched):
                 await watched.cache.wait_synced()
             if not self._owns_events:
@@ -255,6 +285,7 @@ class Controller(Generic[K, V, S]):
                 unsubscribe()
             self._subscriptions.clear()
             self._watched.clear()
+            self._sources.clear()
             self._live_caches.clear()
             self.queue.close()
 
@@ -272,6 +303,13 @@ class Controller(Generic[K, V, S]):
 
         self._subscriptions.append((watched.cache, watched.cache.subscribe(wake)))
 
+    def _subscribe_source(self, subscribe: Subscribe, keys: Callable[[str], Iterable[K]]) -> None:
+        def wake(name: str) -> None:
+            for key in keys(name):
+                self.queue.add(key)
+
+        self._subscriptions.append((None, subscribe(wake)))
+
     async def serve(self) -> None:
         """Work the queue until cancelled."""
         slots = asyncio.Semaphore(self.workers)
@@ -282,7 +320,7 @@ class Controller(Generic[K, V, S]):
             while True:
                 await slots.acquire()
                 key = await self.queue.get()
-                begun = clock.now()
+                begun = time.perf_counter()  # the loop's clock has milliseconds
                 planned: Planned[V, S] | None = None
                 if self._is_current(key) and (planned := self._plan_now(key, begun)) is None:
                     slots.release()
@@ -318,7 +356,7 @@ class Controller(Generic[K, V, S]):
         except Exception as error:
             self._retry_later(key, error)
         self.queue.finish(key)
-        self._duration.observe(clock.now() - begun)
+        self._duration.observe(time.perf_counter() - begun)
         return None
 
     async def _work(
@@ -342,7 +380,7 @@ class Controller(Generic[K, V, S]):
                 self._written[key] = notes
             self.queue.finish(key)
             slots.release()
-            self._duration.observe(clock.now() - begun)
+            self._duration.observe(time.perf_counter() - begun)
 
     async def reconcile(self, key: K) -> None:
         """View, plan and act for one key."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Generic, TypeVar
@@ -35,8 +36,9 @@ BURST, REFILL = 25, 300.0  # rate limit per object and source: events, and secon
 ROUNDING = 1e-3  # seconds; tolerance for floating-point sums
 TRIES, TRY_PAUSE = 12, 10.0  # while the API server is unreachable
 FLUSH_TIMEOUT = 2.0  # seconds to write the last events when the role stops
-# LULL: seconds before an event is written, so that it does not compete with the work it is about. While the
-# event loop is late by LATE seconds, as in a burst of work, events keep waiting, at most PATIENCE seconds.
+# LULL: seconds without a new event before events are written, so that they do not compete with the work they
+# are about. While more events come, or the event loop is late by LATE seconds, as in a burst of work, they
+# keep waiting, at most PATIENCE seconds.
 LULL, LATE, PATIENCE = 0.25, 0.01, 2.0
 MAX_MESSAGE_LENGTH = 1024
 COMBINED = "(combined from similar events): "
@@ -136,11 +138,20 @@ class Correlator:
 class EventRecorder:
     """`async with EventRecorder(client, "attachdetach-controller") as events: events.event(claim, …)`"""
 
-    def __init__(self, client: Client, component: str = "", host: str = "") -> None:
+    def __init__(
+        self,
+        client: Client,
+        component: str = "",
+        host: str = "",
+        rewrite: Callable[[str], str] = lambda message: message,
+    ) -> None:
+        """`rewrite` makes each message fit for users."""
         self.client = client
+        self.rewrite = rewrite
         self.component = component
         self.host = host
         self._notes: deque[PendingEvent] = deque()
+        self._newest = 0.0  # when the last of them was recorded
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -161,11 +172,13 @@ class EventRecorder:
             log.warning("event dropped, %d events are waiting: %s %s", BACKLOG, reason, message)
             return
         about = obj if isinstance(obj, ObjectReference) else reference(obj)
+        message = self.rewrite(message)
         text = message if len(message) <= MAX_MESSAGE_LENGTH else message[: MAX_MESSAGE_LENGTH - 3] + "..."
         note = PendingEvent(
             about, type, reason, text, component or self.component, self.host, clock.stamp(), action
         )
         self._notes.append(note)
+        self._newest = clock.now()
         self._idle.clear()
         self._news.set()
 
@@ -211,14 +224,16 @@ class EventRecorder:
             self._idle.set()
 
     async def _wait_for_lull(self) -> None:
-        begun = due = clock.now()
+        since, latest = self._newest, clock.now() + PATIENCE
         while not self._hurry.is_set():
-            due = clock.now() + LULL
+            due = min(since + LULL, latest)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._hurry.wait()
-            if clock.now() - due < LATE or clock.now() - begun > PATIENCE:
+            is_late = clock.now() - due >= LATE
+            if due == latest or not (is_late or self._newest > since):
                 return
+            since = clock.now() if is_late else self._newest
 
     def _next_batch(self) -> list[PendingEvent]:
         """The next events of different groups: written concurrently they share the store's commit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -20,7 +21,9 @@ async def health(endpoint: str, checks: Mapping[str, Check], metrics_path: str =
 
     async def answer(request: Request) -> Response:
         if request.path == metrics_path:
-            return Response(headers=[("Content-Type", metrics.CONTENT_TYPE)], body=metrics.render())
+            # In a thread: with many objects, computed gauges count for a long time.
+            found = await asyncio.to_thread(metrics.prepare())
+            return Response(headers=[("Content-Type", metrics.CONTENT_TYPE)], body=found)
         check = checks.get(request.path)
         status, text = await check() if check else (404, "404 page not found")
         return Response(

@@ -281,8 +281,12 @@ class LeaderElector:
         return holder not in ("", self.identity) and clock.now() < self._expires()
 
     def _observe(self, spec: LeaseSpec) -> None:
-        if spec != self._seen:
-            self._seen, self._seen_at = spec, clock.now()
+        if spec == self._seen:
+            return
+        holder = spec.holder_identity or ""
+        if holder not in ("", self.identity, self._seen.holder_identity if self._seen else ""):
+            log.info("lease %s/%s: %s leads", self.namespace, self.name, holder)
+        self._seen, self._seen_at = spec, clock.now()
 
     def _note_held(self, lease: Lease, asked: float) -> None:
         self._held, self._renewed_at = lease, asked

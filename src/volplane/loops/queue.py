@@ -128,11 +128,12 @@ class Queue(Generic[K]):
         return len(self._ready)
 
     def close(self) -> None:
+        """Forget everything: a leader's next term starts with what it then sees."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         # A task that was cancelled before it started has not finished its key.
-        for keys in (self._ready, self._dirty, self._working, self._before):
+        for keys in (self._ready, self._dirty, self._working, self._before, self._waits, self._failures):
             keys.clear()
 
     def _offer(self, key: K) -> None:

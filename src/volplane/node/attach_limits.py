@@ -38,7 +38,7 @@ class AttachLimits:
         self._due: dict[str, float] = {}
 
     async def run(self) -> None:
-        self.drivers.on_added(lambda name: self._changed.set())
+        self.drivers.on_changed(lambda name: self._changed.set())
         end = self.objects.subscribe(lambda old, new: self._changed.set())
         try:
             while True:
@@ -75,7 +75,7 @@ class AttachLimits:
         if driver is None:
             return
         try:
-            reply = await driver.channel.call("NodeGetInfo", v1.NodeGetInfoRequest(), timeout=driver.timeout)
+            reply = await driver.send("NodeGetInfo", v1.NodeGetInfoRequest())
             topology = dict(reply.accessible_topology.segments)
             await self.csinode.add(DriverInfo(name, reply.node_id, topology, reply.max_volumes_per_node))
         except (CallError, APIError, TopologyCollision, TimeoutError) as error:

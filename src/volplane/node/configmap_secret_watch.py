@@ -39,11 +39,18 @@ class ConfigMapSecretWatch:
         )
 
         def on_change(old: Resource | None, new: Resource | None) -> None:
-            if new is not None:  # volumes keep the last content of an object that was deleted
-                self._on_change(watched)
+            # Also when it was deleted: files of an optional object disappear, those of another one stay.
+            self._on_change(watched)
 
         cache.subscribe(on_change)
-        return _ObjectWatch(cache, self._tasks.start(cache.run(), f"watch of {name}"))
+        return _ObjectWatch(cache, self._tasks.start(self._run(cache, watched), f"watch of {name}"))
+
+    async def _run(self, cache: Cache[Any], watched: ReferencedObject) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(cache.run())
+            await cache.wait_synced()
+            if not cache.all():  # perhaps deleted after a volume has read it, and before it was watched
+                self._on_change(watched)
 
     def remove_pod(self, uid: str) -> None:
         for watched, watch in list(self._watches.items()):

@@ -17,6 +17,7 @@ from volplane.api.meta import ObjectMeta
 from volplane.api.storage import CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources
 from volplane.client.client import Client
 from volplane.node.status import NodeObject
+from volplane.rules.csi_translation import TRANSLATED_PLUGINS
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +55,23 @@ class CSINodeObject:
         if found is not None and not self._is_ours(found):
             await self.client.delete(CSINode, self.node.name, uid=found.uid, missing_ok=True)
             found = None
+        migrated = {MIGRATED_PLUGINS_ANNOTATION: ",".join(TRANSLATED_PLUGINS)}
         if found is not None:
-            return found
+            return await self._annotate(found, migrated)
         meta = ObjectMeta(
             name=self.node.name,
-            annotations={MIGRATED_PLUGINS_ANNOTATION: ""},
+            annotations=migrated,
             owner_references=(self.node.owner_reference(),),
         )
         return await self.client.create(CSINode(metadata=meta, spec=CSINodeSpec()), exists_ok=True)
+
+    async def _annotate(self, found: CSINode, migrated: Mapping[str, str]) -> CSINode:
+        """An earlier version of this node may have translated other plugins."""
+        if migrated.items() <= found.metadata.annotations.items():
+            return found
+        return await self.client.patch(
+            CSINode, found.name, merge={"metadata": {"annotations": dict(migrated)}}
+        )
 
     def _is_ours(self, found: CSINode) -> bool:
         return any(o.kind == "Node" and o.uid == self.node.uid for o in found.metadata.owner_references)

@@ -1,8 +1,8 @@
 """The kubelet: its parts, the order in which it starts them, and how it stops.
 
 Start: the disk is read first, without the API. Then the Node is registered, drivers register, and the pods
-are adopted. Stop with a drain: pods that use staged volumes go first, because the pods that run their drivers
-are needed to unmount them.
+are adopted. Stop with a drain: pods whose volumes have drivers go first, because the pods that run the
+drivers are needed to unmount them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 
+from msgspec import structs
+
 from volplane import web
+from volplane.api.core import ObjectReference
 from volplane.api.errors import APIError
 from volplane.api.storage import CSIDriver
+from volplane.base import clock
 from volplane.base.directory_identity import claim_directory
 from volplane.base.locks import lock
 from volplane.base.tasks import TaskSet
@@ -26,13 +30,15 @@ from volplane.client.https import HttpsTransport
 from volplane.csi.call_interceptor import CallInterceptor
 from volplane.host import Host, NodePaths
 from volplane.loops.events import EventRecorder
-from volplane.loops.wait_reports import WaitRegistry, WaitReport, to_wall_time
+from volplane.loops.volume_states import StateComparison
+from volplane.loops.wait_reports import Question, WaitRegistry, WaitReport, to_wall_time
 from volplane.node import node_info
 from volplane.node.admission import PodAdmission
 from volplane.node.api import KubeletApi
 from volplane.node.attach_limits import AttachLimits
 from volplane.node.configmap_secret_watch import ConfigMapSecretWatch
 from volplane.node.containers.base import Runtime
+from volplane.node.containers.cri.services import CriServices
 from volplane.node.containers.launcher_client import LauncherClient
 from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
@@ -43,11 +49,11 @@ from volplane.node.eviction.controller import EvictionManager
 from volplane.node.eviction.plan import check_disk_pressure
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.image_permissions import ImagePermissions
-from volplane.node.network import PodNetwork
+from volplane.node.network import NetworkProvider, PodNetwork
 from volplane.node.options import CLIENT_CERTIFICATE_FILE, NodeOptions, pki_directory
 from volplane.node.plugin_watcher import PluginWatcher
 from volplane.node.pods.container import ContainerDeps, finish_uncancelled
-from volplane.node.pods.container_spec import ContainerSpecBuilder
+from volplane.node.pods.container_spec import ContainerSpecBuilder, hostname
 from volplane.node.pods.pod_manager import PodManager
 from volplane.node.pods.runtimes import Runtimes
 from volplane.node.pods.security_context import NO_APP_ARMOR, NO_APP_ARMOR_SUPPORT, check_pod
@@ -61,12 +67,17 @@ from volplane.rules import sysctls
 from volplane.volumes import plugins
 from volplane.volumes.base import NodeContext
 from volplane.volumes.csi import RegisteredDrivers
+from volplane.volumes.flex.prober import FlexProber
+from volplane.volumes.plugin_description import PluginReport
+from volplane.volumes.plugin_reports import describe_plugins
+from volplane.volumes.registry import PluginRegistry
 from volplane.web import tls
 
 log = logging.getLogger(__name__)
 
 LOCK = "node.lock"
 LAST_WRITE_TIMEOUT = 2.0  # seconds for the last writes when the node stops
+CONTAINERS_SHARE = 2 / 3  # of the time for a stop that containers may take; the rest is for unmounts
 ADOPTION_TIMEOUT = 15.0  # seconds that a stop waits until a start has adopted its pods
 
 
@@ -85,10 +96,11 @@ class Kubelet:
         wait_registry: WaitRegistry | None = None,
         interceptor: CallInterceptor | None = None,
         reservations: DescriptorReservations | None = None,
+        flex_prober: FlexProber | None = None,
     ) -> None:
         """`processes`: another runtime for images that are not built in; `launcher`: one for several nodes;
         `cover`: paths that no container may see; `programs`: those that replace images; `reservations`: of
-        all nodes in this process.
+        all nodes in this process; `flex_prober`: one that its owner runs, for several nodes.
         """
         self.settings, self.client, self.host = settings, client, host
         self.wait_registry = wait_registry or WaitRegistry()
@@ -104,9 +116,9 @@ class Kubelet:
             on_in_use_acknowledged=lambda names: self.volumes.wake(names),
             volumes_found_on_disk=lambda: self.volumes.volumes_in_use(),
         )
-        self.events = EventRecorder(client, "kubelet", self.name)
+        self.events = EventRecorder(client, "kubelet", self.name, rewrite=paths.wire_text)
         self.drivers = RegisteredDrivers(settings.csi_timeout)
-        context = NodeContext(
+        self._context = context = NodeContext(
             self.name,
             host,
             paths,
@@ -119,13 +131,12 @@ class Kubelet:
             ownership_notice=settings.ownership_notice,
         )
         self.object_watch = ConfigMapSecretWatch(client, lambda watched: self.volumes.object_changed(watched))
-        self.volumes = VolumeManager(
-            context,
-            plugins.all_plugins(context, self.drivers, client.cache(CSIDriver)),
-            self.node_object,
-            self.events,
-            self.object_watch,
-        )
+        built_in = plugins.all_plugins(context, self.drivers, client.cache(CSIDriver))
+        self._own_prober = None if flex_prober else FlexProber(settings.volume_plugin_dir, host)
+        prober = flex_prober or self._own_prober
+        assert prober is not None
+        self.plugins = PluginRegistry(context, built_in, self.drivers, prober)
+        self.volumes = VolumeManager(context, self.plugins, self.node_object, self.events, self.object_watch)
         self.csinode = CSINodeObject(client, self.node_object)
         self.watcher = PluginWatcher(
             paths,
@@ -135,10 +146,33 @@ class Kubelet:
             retry_max=settings.volume_retry_interval_max,
             interceptor=interceptor,
         )
-        self._processes = processes or ProcessRuntime(
-            paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
-        )
         tasks = TaskRuntime(images, paths, ImagePermissions(client).find_denial_reason)
+        shares = reservations or DescriptorReservations()
+        self.cri = (
+            CriServices(
+                settings,
+                host,
+                paths,
+                client,
+                self.events,
+                self.name,
+                is_builtin=lambda container: self.runtimes.is_builtin(container),
+                hostname=hostname,
+                relay_links=shares.relay_links,
+                on_health_changed=self._note_runtime_health,
+                report=self._report_node_problem,
+            )
+            if settings.container_runtime_endpoint
+            else None
+        )
+        self._processes: Runtime = (
+            self.cri.runtime
+            if self.cri is not None
+            else processes
+            or ProcessRuntime(
+                paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
+            )
+        )
         self.runtimes = Runtimes(tasks, self._processes)
         builder = ContainerSpecBuilder(
             context,
@@ -149,20 +183,24 @@ class Kubelet:
             log_max_size=settings.log_max_size,
             log_max_files=settings.container_log_max_files,
         )
-        shares = reservations or DescriptorReservations()
-        self.network = PodNetwork(
-            settings,
-            host,
-            paths,
-            is_builtin=self.runtimes.is_builtin,
-            on_range_chosen=self.node_object.set_pod_cidr,
-            relay_links=shares.relay_links,
+        self.network: NetworkProvider = (
+            self.cri.sandboxes
+            if self.cri is not None
+            else PodNetwork(
+                settings,
+                host,
+                paths,
+                is_builtin=self.runtimes.is_builtin,
+                on_range_chosen=self.node_object.set_pod_cidr,
+                relay_links=shares.relay_links,
+            )
         )
         container_deps = ContainerDeps(
             self.runtimes,
             builder,
             self.events,
             self.network,
+            images=self.cri.images if self.cri is not None else None,
             longest_backoff=settings.max_container_restart_period,
         )
         app_armor = NO_APP_ARMOR_SUPPORT if node_info.has_app_armor() else NO_APP_ARMOR
@@ -190,7 +228,13 @@ class Kubelet:
             find_mount_failure=self.limits.find_exceeded_limit,
         )
         self.pods = PodManager(client, self.name, pod_deps)
-        self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
+        self.api = KubeletApi(
+            self.pods,
+            host,
+            paths,
+            allowed=settings.api_server_names,
+            read_stats=self.cri.stats.read_summary if self.cri is not None else None,
+        )
         self.eviction = EvictionManager(
             settings, host, paths, self.node_object, self.pods.workers, self.events
         )
@@ -199,6 +243,7 @@ class Kubelet:
         self._tasks = TaskSet(self._note_failure)
         self._failed: asyncio.Future[None] | None = None
         self.pods_adopted = asyncio.Event()
+        self._adopting = False
 
     # --- start
 
@@ -215,11 +260,19 @@ class Kubelet:
         await self._prepare_disk()
         await self._stack.enter_async_context(self.events)
         self.wait_registry.add(self.wait_reports)
-        self.drivers.on_added(self.volumes.driver_added)
+        self.wait_registry.add(self.compare_states, Question.VOLUMES)
+        self.wait_registry.add(self.report_plugins, Question.PLUGINS)
+        self.plugins.on_changed(self.volumes.driver_changed)
+        self._stack.push_async_callback(self.plugins.close)
+        if self._own_prober is not None:
+            self._spawn(self._own_prober.run(), "flexvolume prober")
         await reconstruct_volumes(self.volumes)
         if isinstance(self._processes, ProcessRuntime):
             # Ready before the first container needs it. Not cancelled: its process would be orphaned.
             self._spawn(finish_uncancelled(self._processes.prepare()), "launcher")
+        if self.cri is not None:
+            await self.cri.health.check()
+            self._spawn(self.cri.health.run(), "container runtime")
         await self._listen()
         await self.eviction.measure_disk()
         await self._register_node()
@@ -231,10 +284,16 @@ class Kubelet:
         self._spawn(self._republish(), "republish")
         self._spawn(self.limits.run(), "volume limits")
         self._spawn(self.eviction.run(), "eviction")
+        self._spawn(self._context.devices.run(), "devices")
         claims = ClaimReader(self.client, self.volumes.desired_specs, self.volumes.claim_read)
         self._spawn(claims.run(self.settings.claim_read_frequency), "claims")
         stats = VolumeStats(self.volumes, self.events, self.settings.feature_gates)
         self._spawn(stats.run(self.settings.volume_stats_agg_period), "volume stats")
+        if self.cri is not None:
+            self._spawn(self.cri.logs.run(), "log rotation")
+            self._spawn(self.cri.collector.run(), "image collection")
+            sweeping = self.cri.sandboxes.sweep(lambda uid: uid in self.pods.workers)
+            self._spawn(sweeping, "sandboxes of pods that are gone")
 
     async def _listen(self) -> None:
         """Serve the kubelet API, if there is a certificate for it."""
@@ -333,10 +392,25 @@ class Kubelet:
         update_attachability(self.volumes)
         self.node_object.list_volumes_in_use = self.volumes.volumes_in_use
         self.node_object.report_volumes_in_use()
-        self.node_object.set_ready()
+        self.node_object.set_ready(self.cri.health.problem if self.cri is not None else "")
+        self._adopting = True
         await self.network.load()
         await self.pods.start()
         self.pods_adopted.set()
+
+    def _note_runtime_health(self) -> None:
+        assert self.cri is not None
+        info = self.cri.info
+        version = f"{info.name}://{info.version}"
+        self.node_object.system_info = structs.replace(
+            self.node_object.system_info, container_runtime_version=version
+        )
+        if self._adopting:  # before, the node is not ready for other reasons
+            self.node_object.set_ready(self.cri.health.problem)
+
+    def _report_node_problem(self, reason: str, message: str) -> None:
+        node = ObjectReference(kind="Node", name=self.name, uid=self.node_object.uid)
+        self.events.warning(node, reason, message)
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         self._tasks.start(work, f"{self.name}: {name}")
@@ -366,6 +440,14 @@ class Kubelet:
         pods = self.pods.list_waits()
         return volumes + [WaitReport.of(role, key, wait, to_wall_time(since)) for key, wait, since in pods]
 
+    async def compare_states(self) -> list[StateComparison]:
+        """What its pods need beside what is mounted."""
+        return [await self.volumes.compare_states()]
+
+    async def report_plugins(self) -> list[PluginReport]:
+        """The volume plugins of this node."""
+        return [PluginReport(f"node/{self.name}", await describe_plugins(self.plugins))]
+
     async def has_leftovers(self) -> bool:
         """Whether there are mounts, pods or containers of an earlier run."""
         mounts, real = (await self.host.mounts()).under(self.paths.root), self.paths.real
@@ -384,6 +466,8 @@ class Kubelet:
             await self._close()
         if drain:
             await self.network.remove()
+        if self.cri is not None:
+            await self.cri.close()
 
     async def _drain(self) -> None:
         if not self.volumes.ready_to_unmount:
@@ -391,12 +475,13 @@ class Kubelet:
             return
         self.volumes.keep_pod_data()
         workers = list(self.pods.workers.values())
-        first = [w for w in workers if self.volumes.uses_devices(w.pod.uid)]
+        first = [w for w in workers if self.volumes.uses_drivers(w.pod.uid)]
+        deadline = clock.now() + self.settings.shutdown_grace_period
         try:
-            async with asyncio.timeout(self.settings.shutdown_grace_period):
-                await self.pods.suspend(first)
-                await self.volumes.wait_until_unstaged()
-                await self.pods.suspend(workers)
+            async with asyncio.timeout_at(deadline):
+                await self.pods.suspend(first, (deadline - clock.now()) * CONTAINERS_SHARE)
+                await self.volumes.wait_until_drivers_unused()
+                await self.pods.suspend(workers, (deadline - clock.now()) * CONTAINERS_SHARE)
                 await self.volumes.wait_until_empty()
         except TimeoutError:
             left = "; ".join(f"{w.key}: {w.why}" for w in self.wait_reports())
@@ -409,6 +494,8 @@ class Kubelet:
 
     async def _close(self) -> None:
         self.wait_registry.remove(self.wait_reports)
+        self.wait_registry.remove(self.compare_states, Question.VOLUMES)
+        self.wait_registry.remove(self.report_plugins, Question.PLUGINS)
         await self.pods.close()
         await self._tasks.close()
         await self.object_watch.close()

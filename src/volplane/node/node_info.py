@@ -5,20 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from functools import cache
-from importlib import metadata
 
 from volplane.api.core import NodeSystemInfo
+from volplane.base.version import package_version
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-@cache  # reads a file, and every node of the process needs it
-def package_version() -> str:
-    try:
-        return metadata.version("volplane")
-    except metadata.PackageNotFoundError:  # run from a source tree that is not installed
-        return "0"
 
 
 def architecture() -> str:

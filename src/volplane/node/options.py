@@ -11,6 +11,7 @@ from volplane.api import quantity
 from volplane.base.settings import Duration, about
 from volplane.node.eviction import thresholds
 from volplane.rules import sysctls
+from volplane.volumes.flex.options import VOLUME_PLUGIN_DIR
 
 CLIENT_CERTIFICATE_FILE = "kubelet-client-current.pem"  # certificate and key in one file, as in the kubelet
 BRIDGE, HOST = "bridge", "host"
@@ -79,6 +80,9 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
     volume_stats_agg_period: Annotated[
         Duration, about("interval between NodeGetVolumeStats calls; 0 disables them")
     ] = 60.0
+    volume_plugin_dir: Annotated[
+        str, about("directory with the executables of FlexVolume drivers", value="DIR")
+    ] = VOLUME_PLUGIN_DIR
     feature_gates: Annotated[Mapping[str, bool], about("feature gates to switch on or off")] = {}
     csi_timeout: Annotated[
         Duration, about("timeout of one CSI call; after it the state of the volume is uncertain")
@@ -99,6 +103,28 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
         str, about("KUBERNETES_SERVICE_HOST in containers; default: the API server's", value="ADDRESS")
     ] = ""
     cluster_port: Annotated[int, about("KUBERNETES_SERVICE_PORT in containers; 0: the API server's")] = 0
+    container_runtime_endpoint: Annotated[
+        str,
+        about(
+            "socket of the CRI runtime that runs containers, such as unix:///run/containerd/containerd.sock; "
+            "without it they run as processes of this machine",
+            value="ENDPOINT",
+        ),
+    ] = ""
+    image_service_endpoint: Annotated[
+        str, about("socket of the CRI image service, if it is not the runtime's", value="ENDPOINT")
+    ] = ""
+    serialize_image_pulls: Annotated[bool, about("pull one image at a time")] = True
+    max_parallel_image_pulls: Annotated[
+        int, about("images that are pulled at a time without --serialize-image-pulls; 0: no limit")
+    ] = 0
+    image_gc_high_threshold: Annotated[
+        int, about("percent of disk use above which unused images are removed; 100: never")
+    ] = 85
+    image_gc_low_threshold: Annotated[int, about("percent of disk use down to which images are removed")] = 80
+    minimum_image_ttl_duration: Annotated[
+        Duration, about("age before which an unused image is not removed")
+    ] = 120.0
     container_log_max_size: Annotated[
         str, about("size of one file of a container's log before it is rotated")
     ] = "10Mi"
@@ -132,10 +158,25 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
         except ValueError as error:
             raise ValueError(f"--allowed-unsafe-sysctls: {error}") from error
         check_log_options(self.container_log_max_size, self.container_log_max_files)
+        check_endpoint("--container-runtime-endpoint", self.container_runtime_endpoint)
+        check_endpoint("--image-service-endpoint", self.image_service_endpoint)
+        self._check_image_options()
         thresholds.parse(self.eviction_hard)
         if self.eviction_monitoring_period <= 0:
             given = self.eviction_monitoring_period
             raise ValueError(f"--eviction-monitoring-period must be more than 0, not {given:g}")
+
+    def _check_image_options(self) -> None:
+        high, low = self.image_gc_high_threshold, self.image_gc_low_threshold
+        if not 0 <= high <= 100:
+            raise ValueError(f"--image-gc-high-threshold must be between 0 and 100, not {high}")
+        if not 0 <= low <= high:
+            raise ValueError(
+                f"--image-gc-low-threshold must be between 0 and --image-gc-high-threshold, not {low}"
+            )
+        if self.max_parallel_image_pulls < 0:
+            given = self.max_parallel_image_pulls
+            raise ValueError(f"--max-parallel-image-pulls must not be negative, not {given}")
 
     @property
     def log_max_size(self) -> int:
@@ -153,6 +194,14 @@ def check_log_options(max_size: str, max_files: int) -> None:
         raise ValueError(f"--container-log-max-size must be at least {MIN_LOG_SIZE >> 10}Ki, not {max_size}")
     if max_files < 2:
         raise ValueError(f"--container-log-max-files must be at least 2, not {max_files}")
+
+
+def check_endpoint(flag: str, endpoint: str) -> None:
+    """Raises ValueError."""
+    if endpoint and not endpoint.startswith("unix:///"):
+        raise ValueError(
+            f"{flag} must be a socket such as unix:///run/containerd/containerd.sock, not {endpoint}"
+        )
 
 
 def pki_directory(settings: NodeOptions) -> str:

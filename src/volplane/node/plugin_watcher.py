@@ -164,7 +164,7 @@ class PluginWatcher:
         await self._notify(socket)
 
     async def _publish_driver_info(self, driver: RegisteredDriver) -> None:
-        reply = await driver.channel.call("NodeGetInfo", v1.NodeGetInfoRequest(), timeout=driver.timeout)
+        reply = await driver.send("NodeGetInfo", v1.NodeGetInfoRequest())
         if not reply.node_id:
             raise RegistrationRefused("node ID is empty")
         driver.node_id = reply.node_id
@@ -219,16 +219,16 @@ def _sockets(directory: str, watch: Inotify) -> dict[str, tuple[int, int, int]]:
     """Every socket below `directory` with an identity that differs from a later one at the same path."""
     found: dict[str, tuple[int, int, int]] = {}
     watch.add(directory, inotify.ENTRIES | inotify.ONLY_DIRECTORY)
-    for entry in os.scandir(directory):
-        if entry.name.startswith("."):
-            continue
+    with os.scandir(directory) as entries:
+        paths = [entry.path for entry in entries if not entry.name.startswith(".")]
+    for path in paths:
         try:
-            info = entry.stat(follow_symlinks=False)
+            info = os.lstat(path)
             if stat.S_ISDIR(info.st_mode):
-                found |= _sockets(entry.path, watch)
+                found |= _sockets(path, watch)
             elif stat.S_ISSOCK(info.st_mode):
                 # Inode numbers are reused; the modification time is that of the bind, and chmod keeps it.
-                found[entry.path] = (info.st_dev, info.st_ino, info.st_mtime_ns)
+                found[path] = (info.st_dev, info.st_ino, info.st_mtime_ns)
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed meanwhile; another event follows
     return found

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 
 from volplane.host import Host, NodePaths, mounts
+from volplane.host.files import list_directories
 from volplane.node.subpaths import remove_all_subpaths
 from volplane.volumes.base import remove_empty_directories
 
 
 async def pod_directories(host: Host, paths: NodePaths) -> list[str]:
-    return await host.call(lambda: list(list_directories(paths.real(paths.pods))))
+    return await host.call(list_directories, paths.real(paths.pods))
 
 
 async def log_directories(host: Host, paths: NodePaths) -> dict[str, str]:
     """The log directory of each pod by uid. It is removed last."""
     directory = paths.real(paths.logs)
     # <namespace>_<name>_<uid>: none of the three has an underscore.
-    listed = await host.call(lambda: list(list_directories(directory)))
+    listed = await host.call(list_directories, directory)
     return {name.rpartition("_")[2]: f"{directory}/{name}" for name in listed if name.count("_") == 2}
 
 
@@ -47,11 +47,3 @@ def _remove(directory: str, uid: str) -> str:
             return f'orphaned pod "{uid}" found, but {directory}/{parent} is not empty'
     shutil.rmtree(directory)
     return ""
-
-
-def list_directories(path: str) -> Iterator[str]:
-    try:
-        entries = sorted(os.scandir(path), key=lambda e: e.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    yield from (e.name for e in entries if e.is_dir(follow_symlinks=False))

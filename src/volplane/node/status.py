@@ -21,6 +21,7 @@ from volplane.api.annotations import CONTROLLER_MANAGED_ATTACH_ANNOTATION
 from volplane.api.codec import to_dict
 from volplane.api.coordination import Lease, LeaseSpec
 from volplane.api.core import (
+    AttachedVolume,
     DaemonEndpoint,
     Node,
     NodeAddress,
@@ -282,10 +283,11 @@ class NodeObject:
             return False
         return frozenset(node.status.volumes_in_use) != self.reported_in_use
 
-    async def is_attached_live(self, unique: str) -> bool:
+    async def read_attached_volume(self, unique: str) -> AttachedVolume | None:
+        """The volume's entry in volumesAttached, read live."""
         async with asyncio.timeout(CALL):
             node = await self.client.get(Node, self.name)
-        return any(v.name == unique for v in node.status.volumes_attached)
+        return next((v for v in node.status.volumes_attached if v.name == unique), None)
 
     def report_volumes_in_use(self) -> None:
         self._changed.set()

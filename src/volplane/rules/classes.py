@@ -9,23 +9,16 @@ from collections.abc import Iterable
 
 from volplane.api.annotations import BETA_DEFAULT_CLASS_ANNOTATION, DEFAULT_CLASS_ANNOTATION
 from volplane.api.storage import StorageClass
+from volplane.rules import in_tree
 
 IMMEDIATE = "Immediate"
 FIRST_CONSUMER = "WaitForFirstConsumer"
 
-IN_TREE = "kubernetes.io/"
+IN_TREE = in_tree.PREFIX
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 # In-tree plugins that were removed, and the CSI drivers that replace them.
-MIGRATED = {
-    "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
-    "kubernetes.io/azure-disk": "disk.csi.azure.com",
-    "kubernetes.io/azure-file": "file.csi.azure.com",
-    "kubernetes.io/cinder": "cinder.csi.openstack.org",
-    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
-    "kubernetes.io/portworx-volume": "pxd.portworx.com",
-    "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
-}
+MIGRATED = {plugin.name: plugin.driver for plugin in in_tree.PLUGINS if plugin.driver}
 MIGRATION_DRIVERS = frozenset(MIGRATED.values())
 
 

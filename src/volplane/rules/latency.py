@@ -1,4 +1,4 @@
-"""Latencies of a cloud: ranges in seconds, by profile and step.
+"""Latencies of a cloud: ranges in seconds, by profile and step; one profile chooses by volume type.
 
 The ranges are within those that operators report (attach 5 to 30 s, format and mount 2 to 10 s, 15 to 45 s
 from a scheduled pod to a running one; io2 attaches in 5 to 15 s and mounts in half a second; a shared file
@@ -35,13 +35,20 @@ PROFILES: Mapping[str, Mapping[str, Range]] = {
 }
 
 
+BY_TYPE = "aws"  # the profile that fits the type of each volume
+_PROFILE_OF_TYPE = {"io1": "io2", "io2": "io2", "efs": "efs"}  # of all others: ebs
+
+
 def check_profile(profile: str) -> str:
-    if profile not in PROFILES:
-        raise ValueError(f"--latency must be one of {', '.join(filter(None, PROFILES))}, not {profile!r}")
+    known = (*PROFILES, BY_TYPE)
+    if profile not in known:
+        raise ValueError(f"--latency must be one of {', '.join(filter(None, known))}, not {profile!r}")
     return profile
 
 
-def seconds(profile: str, step: str, draw: float) -> float:
+def seconds(profile: str, step: str, draw: float, volume_type: str = "") -> float:
     """The latency of a step; `draw` between 0 and 1 chooses within its range."""
+    if profile == BY_TYPE:
+        profile = _PROFILE_OF_TYPE.get(volume_type, "ebs")
     low, high = PROFILES[profile].get(step, (0.0, 0.0))
     return low + (high - low) * draw

@@ -88,12 +88,12 @@ def _unreachable(volume: PersistentVolume, labels: Mapping[str, str] | None) -> 
 
 
 def _not_chosen(volume: PersistentVolume, claim: PersistentVolumeClaim, waits: bool) -> str:
-    wanted = claim_class(claim) or ""
-    if volume_class(volume) != wanted:
-        return f'storage class is "{volume_class(volume)}", not "{wanted}"'
     unmet = _unmet(claim, volume.metadata.labels)
     if unmet is not None:
         return f"selector {unmet} is not met"
+    wanted = claim_class(claim) or ""
+    if volume_class(volume) != wanted:
+        return f'storage class is "{volume_class(volume)}", not "{wanted}"'
     if waits:
         return "the claim waits for its first consumer"
     return "" if volume.status.phase == "Available" else f"phase is {volume.status.phase or 'Pending'}"

@@ -61,6 +61,11 @@ def has_condition(claim: PersistentVolumeClaim, type: str) -> bool:
     return any(c.type == type and c.status == "True" for c in claim.status.conditions)
 
 
+def true_condition(type: str, since: str, message: str = "") -> dict[str, str]:
+    condition = {"type": type, "status": "True", "lastTransitionTime": since, "message": message}
+    return {key: value for key, value in condition.items() if value}
+
+
 def conditions(
     claim: PersistentVolumeClaim,
     wanted: Iterable[Mapping[str, Any]] = (),

@@ -7,10 +7,10 @@ sidecar) keeps running, and counts on both sides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from volplane.api import quantity
-from volplane.api.core import Container, Node, Pod
+from volplane.api.core import Container, Node, Pod, ResourceRequirements
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -36,20 +36,35 @@ def requests(pod: Pod) -> dict[str, int]:
     plain = not (spec.init_containers or spec.overhead or spec.resources)
     if plain and len(spec.containers) == 1:
         return _without_zero(amounts(spec.containers[0].resources.requests))  # most pods
-    running = _sum(amounts(c.resources.requests) for c in spec.containers)
+    return _without_zero(_total(pod, lambda wanted: wanted.requests))
+
+
+def memory_limit(pod: Pod) -> int:
+    """The memory limit of the whole pod in bytes; 0 if a container has none."""
+    spec = pod.spec
+    own = spec.resources is not None and MEMORY in spec.resources.limits
+    if not own and not all(MEMORY in c.resources.limits for c in (*spec.containers, *spec.init_containers)):
+        return 0
+    return _total(pod, lambda wanted: wanted.limits).get(MEMORY, 0)
+
+
+def _total(pod: Pod, choose: Callable[[ResourceRequirements], Mapping[str, str]]) -> dict[str, int]:
+    """The requests, or the limits, of the whole pod."""
+    spec = pod.spec
+    running = _sum(amounts(choose(c.resources)) for c in spec.containers)
     peak: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     for container in spec.init_containers:
-        own = amounts(container.resources.requests)
+        own = amounts(choose(container.resources))
         if is_sidecar(container):
             sidecars = _sum((sidecars, own))
             peak = _max(peak, sidecars)
         else:
             peak = _max(peak, _sum((sidecars, own)))
     total = _max(_sum((running, sidecars)), peak)
-    if spec.resources is not None:  # pod-level requests replace the sum of the containers
-        total |= amounts(spec.resources.requests)
-    return _without_zero(_sum((total, amounts(spec.overhead))))
+    if spec.resources is not None:  # those of the pod replace the sum of the containers
+        total |= amounts(choose(spec.resources))
+    return _sum((total, amounts(spec.overhead)))
 
 
 def is_sidecar(container: Container) -> bool:

@@ -15,6 +15,7 @@ from volplane.api.core import (
     PersistentVolume,
     TopologySelectorTerm,
 )
+from volplane.rules.csi_translation import csi_node_affinity
 
 
 def meets(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
@@ -56,7 +57,7 @@ def selects(selector: NodeSelector, labels: Mapping[str, str], name: str = "") -
 
 def is_reachable_from(volume: PersistentVolume, labels: Mapping[str, str]) -> bool:
     """Whether the volume can be used on a node with these labels."""
-    affinity = volume.spec.node_affinity
+    affinity = csi_node_affinity(volume)
     return affinity is None or affinity.required is None or selects(affinity.required, labels)
 
 

@@ -49,6 +49,12 @@ class WaitReason(StrEnum):
     MOUNTED_ON_NODE = "MountedOnNode"
     NODE_NOT_READY = "NodeNotReady"
     FORCE_DETACH = "ForceDetach"
+    FLEX_ATTACH = "FlexAttach"
+    FLEX_DETACH = "FlexDetach"
+    FLEX_DRIVER_MISSING = "FlexDriverMissing"
+
+    # FlexVolume controller
+    FLEX_VERIFICATION = "FlexVerification"
 
     # Protection of objects that are in use
     CLAIM_IN_USE = "ClaimInUse"
@@ -211,6 +217,10 @@ SENTENCES: dict[WaitReason, str] = {
     WaitReason.FORCE_DETACH: (
         "{node} is not ready and may still have the volume mounted; forced detach after the grace period"
     ),
+    WaitReason.FLEX_ATTACH: "waiting for FlexVolume driver {driver} to attach the volume to {node}",
+    WaitReason.FLEX_DETACH: "waiting for FlexVolume driver {driver} to detach the volume from {node}",
+    WaitReason.FLEX_DRIVER_MISSING: "{message}",
+    WaitReason.FLEX_VERIFICATION: "attached; the driver is asked again after the sync period",
     WaitReason.CLAIM_IN_USE: "still used by pod {pods}",
     WaitReason.VOLUME_BOUND: "still bound to claim {claim}",
     WaitReason.ATTRIBUTES_CLASS_IN_USE: "still used by {names}",

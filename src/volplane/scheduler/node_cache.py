@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 
 from volplane.api.core import Node, Pod, Taint
 from volplane.rules import pods, resources
+from volplane.rules.csi_translation import find_csi_source, list_inline_volumes
 from volplane.scheduler.pod_affinity_index import (
     CombinedPodSelector,
     IndexedPod,
@@ -34,6 +35,7 @@ DEFAULT_MEMORY_REQUEST = 200 << 20
 
 X = TypeVar("X", bound=Hashable)
 Port = tuple[str, str, int]  # address, protocol, port
+Disk = tuple[str, str]  # CSI driver, volume handle
 
 
 class PodUsage(Struct, frozen=True):
@@ -43,6 +45,7 @@ class PodUsage(Struct, frozen=True):
     requests: Mapping[str, int]
     ports: tuple[Port, ...]
     claims: tuple[str, ...]  # namespace/name
+    inline_disks: tuple[Disk, ...] = ()  # volumes without a claim that a CSI driver attaches
 
     @property
     def pod(self) -> Pod:
@@ -58,7 +61,18 @@ class PodUsage(Struct, frozen=True):
 
 
 def compute_pod_usage(pod: Pod) -> PodUsage:
-    return PodUsage(index_pod(pod), resources.requests(pod), host_ports(pod), tuple(pods.claim_keys(pod)))
+    return PodUsage(
+        index_pod(pod),
+        resources.requests(pod),
+        host_ports(pod),
+        tuple(pods.claim_keys(pod)),
+        inline_disks(pod),
+    )
+
+
+def inline_disks(pod: Pod) -> tuple[Disk, ...]:
+    sources = (find_csi_source(volume) for volume in list_inline_volumes(pod))
+    return tuple((source.driver, source.volume_handle) for source in sources if source is not None)
 
 
 def priority_of(pod: Pod) -> int:
@@ -82,6 +96,7 @@ class NodeInfo:
         "allocatable",
         "claims",
         "cpu",
+        "inline_disks",
         "labels",
         "memory",
         "name",
@@ -105,6 +120,7 @@ class NodeInfo:
         self.requested: Counter[str] = Counter()
         self.ports: Counter[Port] = Counter()
         self.claims: Counter[str] = Counter()
+        self.inline_disks: Counter[Disk] = Counter()
         self.priorities: Counter[int] = Counter()
         self.cpu = self.memory = 0
 
@@ -121,6 +137,7 @@ class NodeInfo:
         made.unschedulable, made.allocatable = self.unschedulable, self.allocatable
         made.pods, made.requested, made.ports = dict(self.pods), self.requested.copy(), self.ports.copy()
         made.claims, made.priorities = self.claims.copy(), self.priorities.copy()
+        made.inline_disks = self.inline_disks.copy()
         made.cpu, made.memory = self.cpu, self.memory
         return made
 
@@ -129,6 +146,7 @@ class NodeInfo:
         self.requested.update(taken.requests)
         self.ports.update(taken.ports)
         self.claims.update(taken.claims)
+        self.inline_disks.update(taken.inline_disks)
         self.priorities[priority_of(taken.pod)] += 1
         self.cpu += taken.cpu
         self.memory += taken.memory
@@ -138,6 +156,7 @@ class NodeInfo:
         self.requested.subtract(taken.requests)
         _subtract(self.ports, taken.ports)
         _subtract(self.claims, taken.claims)
+        _subtract(self.inline_disks, taken.inline_disks)
         _subtract(self.priorities, (priority_of(taken.pod),))
         self.cpu -= taken.cpu
         self.memory -= taken.memory

@@ -38,18 +38,13 @@ class Mounter:
 
     async def stage(self, device: str, target: str, fstype: str = "", options: Sequence[str] = ()) -> None:
         """Format `device` if it is blank, check it, and mount it at `target`."""
-        device = await self.host.call(os.path.realpath, device)
-        kind, small = await self.host.call(
-            _prepare_filesystem, device, target, fstype, repair="ro" not in options
-        )
-        if not kind:
-            return
-        try:
-            await self.host.mount(device, target, kind, mount_options(kind, options))
-        except OSError as error:
-            raise Internal(f"{device} cannot be mounted at {target} as {kind}: {error.strerror}") from error
-        if small:
-            await self.host.grow(device, target, kind)
+        unmounted = await self.host.call(_stage, device, target, fstype, options)
+        if unmounted is not None:
+            device, kind = unmounted
+            try:
+                await self.host.mount(device, target, kind, mount_options(kind, options))
+            except (OSError, HostCommandFailed) as error:
+                raise Internal(f"{device} cannot be mounted at {target} as {kind}: {error}") from error
 
     async def unstage(self, target: str) -> None:
         """Unmount the target, if it is mounted."""
@@ -91,6 +86,8 @@ class Mounter:
         if await self.host.call(_block_number, path) is not None:
             return [unit(unit=unit.BYTES, total=await self.host.size_of(path))]
         s = await self.host.stats(path)
+        if not await self.host.is_mount(path):  # unpublished meanwhile: these are the parent's numbers
+            raise NotFound(f"nothing is published at {path} any more")
         return [
             unit(unit=unit.BYTES, total=s.capacity, available=s.available, used=s.used),
             unit(unit=unit.INODES, total=s.inodes, available=s.inodes_free, used=s.inodes_used),
@@ -147,6 +144,23 @@ def node_path(paths: NodePaths, path: str, field: str) -> str:
 def mount_options(fstype: str, options: Sequence[str]) -> list[str]:
     # A copy of a volume has the UUID of the original, and xfs does not mount a UUID twice.
     return [*options, "nouuid"] if fstype == "xfs" and "nouuid" not in options else list(options)
+
+
+def _stage(device: str, target: str, fstype: str, options: Sequence[str]) -> tuple[str, str] | None:
+    """Returns the device and the type of a file system that only a mount helper can mount; else None."""
+    device = os.path.realpath(device)
+    kind, small = _prepare_filesystem(device, target, fstype, repair="ro" not in options)
+    if not kind:
+        return None
+    if mounts.helper_for(kind):
+        return device, kind
+    try:
+        mounts.mount(device, target, kind, mount_options(kind, options))
+    except OSError as error:
+        raise Internal(f"{device} cannot be mounted at {target} as {kind}: {error.strerror}") from error
+    if small:
+        filesystems.grow(device, target, kind)
+    return None
 
 
 def _prepare_filesystem(device: str, target: str, fstype: str, *, repair: bool) -> tuple[str, bool]:

@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from volplane.base import trace
+from volplane.base.trace_context import HEADER
 from volplane.csi import replies as wire
 from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import DEFAULT_TIMEOUT, CallerBase
@@ -60,7 +62,8 @@ class DriverServer:
 
         async def unary(request: Message, context: Any) -> Message:
             try:
-                return await dispatcher.unary(method.name, request)
+                with trace.continue_trace(_traceparent(context)):
+                    return await dispatcher.unary(method.name, request)
             except CallError as error:
                 await _abort(context, error)
                 raise  # not reached: abort() raises
@@ -74,6 +77,12 @@ class DriverServer:
                 await _abort(context, error)
 
         return stream if method.streams else unary
+
+
+def _traceparent(context: Any) -> str:
+    if trace.recording() is None:
+        return ""
+    return next((str(value) for key, value in context.invocation_metadata() if key == HEADER), "")
 
 
 async def _abort(context: Any, error: CallError) -> None:

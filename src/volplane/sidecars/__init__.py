@@ -63,7 +63,10 @@ class DriverClient:
         self.controller = controller
         self._caller = caller
 
-    async def call(self, method: str, request: Message, *, timeout: float, subject: str = "") -> Any:
+    async def call(
+        self, method: str, request: Message, *, timeout: float, subject: str = "", migrated: bool = False
+    ) -> Any:
+        """`migrated`: for a volume or class of an in-tree plugin."""
         started = time.monotonic()
         code = "OK"
         try:
@@ -73,7 +76,8 @@ class DriverClient:
             raise
         finally:
             elapsed = time.monotonic() - started
-            OPERATION_SECONDS.labels(self.name, METHODS[method].path, code, "false").observe(elapsed)
+            labels = (self.name, METHODS[method].path, code, "true" if migrated else "false")
+            OPERATION_SECONDS.labels(*labels).observe(elapsed)
 
 
 async def discover_driver(caller: Caller) -> DriverClient:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.csi import v1
 from volplane.csi.client import Caller
@@ -12,6 +12,7 @@ from volplane.csi.outcome import CallError, Code
 CAPABILITY_NAMES = {
     "controller": "it has no controller service",
     "create": "CREATE_DELETE_VOLUME is not among its controller capabilities",
+    "provision": "CREATE_DELETE_VOLUME is not among its controller capabilities",
     "attach": "PUBLISH_UNPUBLISH_VOLUME is not among its controller capabilities",
     "attach-readonly": "PUBLISH_READONLY is not among its controller capabilities",
     "list": "LIST_VOLUMES is not among its controller capabilities",
@@ -53,7 +54,7 @@ class DriverCapabilities(Struct):
     node: set[str] = set()
     group: set[str] = set()
     expansion: str = ""  # ONLINE, OFFLINE
-    probed: set[str] = set()  # found in other ways: secrets, mutable, nodes, block, shared, inline
+    probed: set[str] = set()  # found in other ways: secrets, mutable, nodes, block, shared, inline, given
 
     def has(self, need: str) -> bool:
         return need in self.all_names()
@@ -63,6 +64,7 @@ class DriverCapabilities(Struct):
         found = {
             "controller": "CONTROLLER_SERVICE" in p,
             "create": "CREATE_DELETE_VOLUME" in c,
+            "provision": "CREATE_DELETE_VOLUME" in c,
             "attach": "PUBLISH_UNPUBLISH_VOLUME" in c,
             "attach-readonly": "PUBLISH_READONLY" in c,
             "list": "LIST_VOLUMES" in c,
@@ -91,9 +93,17 @@ class DriverCapabilities(Struct):
         }
         return {need for need, holds in found.items() if holds} | self.probed
 
+    def without_staging(self) -> DriverCapabilities:
+        """What applies to inline volumes: they are neither attached nor staged, nor known to a controller."""
+        kept = self.node - {"STAGE_UNSTAGE_VOLUME", "EXPAND_VOLUME"}
+        plugin = self.plugin - {"CONTROLLER_SERVICE"}
+        return structs.replace(self, plugin=plugin, controller=set(), group=set(), node=kept)
+
     def reason_to_skip(self, needs: tuple[str, ...]) -> str:
         """Why a case is skipped; empty if it can run."""
         there = self.all_names()
+        if "given" in there:
+            there.add("create")  # for cases that need a volume; those that need the call need "provision"
         return next((CAPABILITY_NAMES.get(need, need) for need in needs if need not in there), "")
 
 

@@ -29,6 +29,7 @@ async def delete_all(env: ClusterEnv) -> None:
     await _wait_until_gone(env, Pod, "the case's pods are gone")
     await _wait_until_gone(env, PersistentVolumeClaim, "its claims are gone")
     volumes |= _volumes_of_claims(env)
+    await env.delete_given(env.created_names(PersistentVolume))
     known = env.client.cache(PersistentVolume)
     await env.until(PersistentVolume, lambda: not any(map(known.get, volumes)), "its volumes are gone")
     if groups := env.created_names(VolumeGroupSnapshot):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -24,19 +25,29 @@ from volplane.api.meta import Resource
 from volplane.api.storage import VolumeAttachment
 from volplane.cluster import power_loss
 from volplane.cluster.apply import parse_object
-from volplane.cluster.external_driver.model import ExternalDriver
+from volplane.cluster.external_driver.model import DiscoveredDriver, ExternalDriver
 from volplane.cluster.external_driver.workloads import KUBELET, build_manifests
 from volplane.cluster.multi_process import MultiProcessCluster
-from volplane.cluster.single_process import Cluster, ClusterOptions
+from volplane.cluster.single_process import Cluster, ClusterOptions, runtime_endpoint
 from volplane.cluster.user_drivers import UserDrivers
 from volplane.csi.call_interceptor import CallInterceptor, CsiCall
 from volplane.host import Host, copies, mounts
-from volplane.testing import call_audit, cleanup, driver_logs, driver_query, kill_driver, leftovers, specs
+from volplane.testing import (
+    call_audit,
+    cleanup,
+    driver_logs,
+    driver_query,
+    kill_driver,
+    leftovers,
+    specs,
+    unmounts,
+)
 from volplane.testing.call_audit import Inventory
 from volplane.testing.capabilities import DriverCapabilities
 from volplane.testing.case import CaseFailure, NotSupported
 from volplane.testing.cleanup import NAMESPACE
 from volplane.testing.failure_reason import find_reason
+from volplane.testing.given_volumes import GivenVolumes
 from volplane.testing.livelock import SHORT_LIMIT, LivelockDetector
 from volplane.testing.specs import classes
 from volplane.testing.waiting import until
@@ -64,15 +75,18 @@ class ClusterEnv:
         parameters: Mapping[str, str] | None = None,
         mutable: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
+        given: GivenVolumes | None = None,
+        facts: Sequence[DiscoveredDriver] = (),
     ) -> None:
         self.external, self.capabilities = external, capabilities
         self.livelock = LivelockDetector(self._still_mounted)
         self.tap = CallInterceptor(on_end=self.livelock.observe_call)
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
-        self.mutable = dict(mutable or {})
+        self.mutable, self.given = dict(mutable or {}), given or GivenVolumes()
         self.directory, self.results = directory, directory / "results"
         self.random = Random(0)
         self.waiting = ""  # what the case waits for, while it waits
+        self.case_timeout = math.inf  # seconds; set for each case
         self.repeated = 0  # always 0: the cluster's own components retry here
         self._settings = ClusterOptions(
             data_dir=str(directory / "c"),
@@ -80,7 +94,9 @@ class ClusterEnv:
             nodes_per_zone=nodes,
             max_container_restart_period=MAX_RESTART_DELAY,
         )
-        self._user_drivers = UserDrivers(drivers=(with_short_backoff(external),), builtin=False)
+        self._user_drivers = UserDrivers(
+            drivers=(with_short_backoff(external),), builtin=False, facts=tuple(facts)
+        )
         self._known: set[tuple[type[Resource], str]] = set()
         self._controllers: set[str] = set()  # sockets
         self.cluster: Cluster | MultiProcessCluster
@@ -123,7 +139,8 @@ class ClusterEnv:
         host = Host()
         try:
             for member in self.cluster.members:
-                await power_loss.lose_power(member.root, host)
+                runtime = runtime_endpoint(member, self.cluster.settings)
+                await power_loss.lose_power(member.root, host, runtime)
             await leftovers.release_devices(host, self.directory, self.calls())
         finally:
             await host.close()
@@ -174,8 +191,27 @@ class ClusterEnv:
         labels: Mapping[str, str] | None = None,
     ) -> str:
         name = self.new_name("claim")
+        if self.capabilities.has("given"):
+            if block or source:
+                raise NotSupported("the given volumes are file systems without a source")
+            await self._create_given(name, mode)
+            return name
         await self.create(specs.claim(name, block=block, mode=mode, source=source, labels=labels))
         return name
+
+    async def _create_given(self, claim: str, mode: str) -> None:
+        """A volume for one of the given ids, and its claim. Raises NotSupported."""
+        if self.given.read_only:
+            raise NotSupported("the given volume is read-only, and pods of this case write")
+        known = map(self.client.cache(PersistentVolume).get, self.created_names(PersistentVolume))
+        used = {one.spec.csi.volume_handle for one in known if one is not None and one.spec.csi}
+        handle, volume = self.given.take_id(used), self.new_name("given")
+        for manifest in specs.given_volume_and_claim(
+            volume, claim, driver=self.name, handle=handle, context=self.given.context, mode=mode
+        ):
+            await self.create(manifest)
+        volumes = self.client.cache(PersistentVolume)
+        await self.until(PersistentVolume, lambda: volumes.get(volume), f"volume {volume} exists")
 
     async def pod(
         self, script: str, claim: str = "", *, volume: Mapping[str, Any] | None = None, **more: Any
@@ -256,9 +292,16 @@ class ClusterEnv:
         )
         volumes = self.client.cache(PersistentVolume)
         if volume:
+            await self.delete_given({volume})
             await self.until(
                 PersistentVolume, lambda: volumes.get(volume) is None, f"volume {volume} is gone"
             )
+
+    async def delete_given(self, volumes: Collection[str]) -> None:
+        """Delete the objects of given volumes; Kubernetes keeps them when their claims are gone."""
+        for name in sorted(self.created_names(PersistentVolume) & set(volumes)):
+            await self.delete(PersistentVolume, name)
+            self._known.discard((PersistentVolume, name))
 
     async def wait_until_unused(
         self, volumes: Collection[str], first: Callable[[], Awaitable[None]] | None = None
@@ -269,7 +312,14 @@ class ClusterEnv:
         if "PUBLISH_UNPUBLISH_VOLUME" not in self.capabilities.controller:
             if first is not None:
                 await first()
+            self.waiting = "the first unpublish and unstage on every node has ended"
+            unmounted = unmounts.wait_until_unmounted(self, self._handles(volumes))
+            await self.livelock.wait_or_livelock(unmounted)
             await self.wait_until_detached(volumes)
+
+    def _handles(self, volumes: Collection[str]) -> set[str]:
+        found = map(self.client.cache(PersistentVolume).get, volumes)
+        return {volume.spec.csi.volume_handle for volume in found if volume is not None and volume.spec.csi}
 
     async def wait_until_detached(self, volumes: Collection[str] | None = None) -> None:
         """Wait until these volumes, or all, are detached."""
@@ -364,7 +414,7 @@ class ClusterEnv:
         """Retry at once what was delayed by backoff while the driver failed."""
         assert isinstance(self.cluster, Cluster)
         for node in self.cluster.nodes.values():
-            node.volumes.driver_added(self.name)
+            node.volumes.driver_changed(self.name)
 
     def _still_mounted(self, call: CsiCall) -> bool:
         """Whether the node still has the mount that the call should have unmounted."""
@@ -411,8 +461,12 @@ class ClusterEnv:
     # --- inspect
 
     async def mounts_left(self) -> list[str]:
-        """Mounts of the driver's volumes on any node."""
+        """Mounts of the driver's volumes on any node, at this moment."""
         return await leftovers.find_mounts(self.cluster.host, self._roots.values())
+
+    async def wait_for_unmounts(self, known: Collection[str] = ()) -> list[str]:
+        """The mounts other than `known` that are left when the nodes had time to unmount them."""
+        return await unmounts.wait_for_unmounts(self, known)
 
     async def take_inventory(self) -> Inventory:
         loops = await leftovers.find_devices(self.cluster.host, self.directory, self.calls())

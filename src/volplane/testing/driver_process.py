@@ -7,6 +7,7 @@ commands runs its controller separately. A killed process is restarted with the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import shutil
@@ -23,8 +24,12 @@ from volplane.host import Host
 from volplane.host.processes import Process
 
 START_TIMEOUT = 60.0  # seconds until the driver's socket must accept connections
+REPORT_AFTER = 5.0  # seconds of waiting until it is reported
 CONNECT_TIMEOUT = 0.1  # seconds for one try
 LOG_TAIL = 4000  # characters of its log
+SECRETS = "/var/run/secrets"
+
+log = logging.getLogger(__name__)
 
 
 class DriverStartError(Exception):
@@ -63,6 +68,11 @@ class DriverProcess:
             "SHARED_DIR": str(self._shared),
             MODE: mode,
         }
+        self.environment: dict[str, str] = {}  # for the driver, beside the variables of an instance
+        self.secrets = ""  # a directory that the driver sees as /var/run/secrets, as in a pod
+        # A new process has a copy of all open files until it runs its program, and a volume with an open file
+        # cannot be unmounted: files of volumes are not open meanwhile.
+        self.file_lock = asyncio.Lock()
         self._process: Process | None = None
 
     def _connect(self) -> CsiChannel:
@@ -76,16 +86,20 @@ class DriverProcess:
         argv = [fill_variables(word, self._values) for word in self._command.argv]
         own = {name: fill_variables(value, self._values) for name, value in self._command.env.items()}
         script = f"cd {shlex.quote(self._command.directory)} && exec {shlex.join(argv)}"
-        env = {**os.environ, **self._values, **own}
+        if self.secrets:
+            script = with_secrets(self.secrets, script)
+        env = {**os.environ, **self._values, **self.environment, **own}
         if self.starts:
             # A channel may take a moment to notice that its process was killed. The old channel stays open:
             # interrupted calls still wait for their error on it.
             self._old_channels.append(self.channel)
             self.channel = self._connect()
-        self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
+        async with self.file_lock:
+            self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
         self.starts += 1
         ready = asyncio.ensure_future(self._wait_until_listening())
         ended = asyncio.ensure_future(self._process.wait())
+        report = asyncio.get_running_loop().call_later(REPORT_AFTER, self._report_wait)
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
@@ -98,7 +112,15 @@ class DriverProcess:
                 f"{text}{self._endpoint_hint()}: {self.log_tail() or 'no output'}"
             ) from None
         finally:
+            report.cancel()
             await cancel_and_wait(ready, ended)
+
+    def _report_wait(self) -> None:
+        # As an error, because a test run shows nothing else of its log.
+        log.error(
+            "%s: the driver runs, and nothing listens at %s: waiting for %g s at most%s",
+            *(self.name, self.socket, START_TIMEOUT, self._endpoint_hint()),
+        )
 
     def _endpoint_hint(self) -> str:
         words = (*self._command.argv, *self._command.env.values())
@@ -119,12 +141,19 @@ class DriverProcess:
         return self._process is not None and self._process.running
 
     async def kill(self) -> None:
-        """Kill the process and all processes of its session (SIGKILL); its mounts remain."""
+        """Kill the process and everything that it has started (SIGKILL); its mounts remain."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
             self._process = None
+            await self._host.call(self._kill_orphans)
+
+    def _kill_orphans(self) -> None:
+        """Kill processes that have left the session, as the end of a container would."""
+        for pid in _with_variable(f"CSI_SOCKET={self.socket}"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     async def restart(self) -> None:
         await self.kill()
@@ -143,12 +172,23 @@ class DriverProcess:
                 async with asyncio.timeout(grace):
                     await self._process.wait()
         await self.kill()
-        for channel in (*self._old_channels, self.channel):
-            await channel.close()
+        await self.close_old_channels()
+        await self.channel.close()
+
+    async def close_old_channels(self) -> None:
+        """Close the channels of earlier processes; their calls must have ended."""
+        while self._old_channels:
+            await self._old_channels.pop().close()
 
     def children(self) -> int:
         """The number of other processes in its session."""
         return len(_session(self._process.pid)) - 1 if self._process is not None else 0
+
+    def resources(self) -> tuple[int, int]:
+        """The number of open files and of threads of all processes in its session."""
+        session = _session(self._process.pid) if self._process is not None else []
+        files, threads = (sum(_count(pid, kind) for pid in session) for kind in ("fd", "task"))
+        return files, threads
 
     def log_size(self) -> int:
         """The size of its log in bytes."""
@@ -162,6 +202,34 @@ class DriverProcess:
                 return file.read().decode(errors="replace").strip()
         except FileNotFoundError:
             return ""
+
+
+def with_secrets(directory: str, script: str) -> str:
+    """A script that runs another one in a mount namespace where the directory is /var/run/secrets.
+
+    Mounts that are shared with this namespace stay so: the driver's volumes are seen by both.
+    """
+    # Not recursive: only the mount below /var/run/secrets must not be seen by others.
+    own = "mount --make-private /; mount --make-private /run 2>/dev/null"
+    inner = f"{own}; mount --bind {shlex.quote(directory)} {SECRETS} && {script}"
+    return f"exec unshare --mount --propagation unchanged /bin/sh -c {shlex.quote(inner)}"
+
+
+def _count(pid: int, kind: str) -> int:
+    with suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/{kind}"))
+    return 0
+
+
+def _with_variable(assignment: str) -> list[int]:
+    """Processes that have, or have inherited, this variable in their environment."""
+    found, wanted = [], b"\0" + assignment.encode() + b"\0"
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
+                if wanted in b"\0" + file.read() + b"\0":
+                    found.append(int(entry))
+    return found
 
 
 def _session(leader: int) -> list[int]:

@@ -17,12 +17,14 @@ from volplane.api.core import Secret
 from volplane.api.storage import VolumeAttributesClass
 from volplane.base import clock
 from volplane.cluster.errors import CannotStart
-from volplane.cluster.external_driver.model import ExternalDriver
+from volplane.cluster.external_driver.model import DiscoveredDriver, ExternalDriver
 from volplane.host.mounts import read_table
 from volplane.testing import runner, sanity
 from volplane.testing.capabilities import DriverCapabilities
 from volplane.testing.case import Case
 from volplane.testing.cluster_env import ClusterEnv
+from volplane.testing.given_volumes import GivenVolumes
+from volplane.testing.known_failures import KnownFailures
 from volplane.testing.process_env import ProcessEnv
 from volplane.testing.report import DriverTestRun
 from volplane.testing.runner import CaseResult, CaseSettings, CaseVerdict
@@ -47,6 +49,9 @@ async def run_driver_tests(
     mutable: Mapping[str, str] | None = None,
     nodes: int = 2,
     directory: Path | None = None,
+    known_failures: KnownFailures | None = None,
+    given_volumes: GivenVolumes | None = None,
+    api_server: bool = False,
     on_start: Callable[[DriverTestRun], None] = lambda run: None,
     on_case_start: OnCaseStart = lambda name: None,
 ) -> DriverTestRun:
@@ -56,8 +61,11 @@ async def run_driver_tests(
     """
     began = time.monotonic()
     run = DriverTestRun("", "", [], settings.seed, list(command), started=clock.stamp())
+    run.known_failures = known_failures or KnownFailures()
 
     def record_result(result: CaseResult) -> None:
+        if result.verdict is CaseVerdict.FAILED and (entry := run.known_failures.find(result.name)):
+            result.known = str(entry)
         run.results.append(result)
         run.seconds = time.monotonic() - began
         on_result(result)
@@ -66,23 +74,33 @@ async def run_driver_tests(
         "secrets": {**secret_values(external), **(secrets or {})},
         "parameters": {**class_parameters(external), **(parameters or {})},
         "mutable": {**mutable_parameters(external), **(mutable or {})},
+        "given": given_volumes,
     }
     cluster_cases = [case for case in cases if case.needs_cluster]
     async with working_directory(directory) as directory:
-        async with SocketEnv(external, directory, seed=settings.seed, nodes=nodes, **given) as env:
+        async with SocketEnv(
+            external, directory, seed=settings.seed, nodes=nodes, api_server=api_server, **given
+        ) as env:
+            # A driver that needs an API server cannot be started alone, to be asked again.
+            facts = [_describe_driver(env)] if env.has_api_server else []
             _record_driver_info(run, env)
+            if env.given.ids and env.reported.has("create"):
+                raise CannotStart("--volume-id is for drivers that do not create volumes, and this one does")
             on_start(run)
             await _run_socket_cases(env, cases, settings, record_result, on_case_start)
-            capabilities = env.capabilities
+            capabilities = env.reported
+            capabilities.probed = set(env.capabilities.probed)
+            if env.given.inline:
+                capabilities.probed.discard("given")  # a claim has no inline volume
             if cluster_cases and capabilities.has("create"):
                 capabilities.probed |= {
                     need for need, capability in _PROBED_BY_CREATE.items() if await env.supports(capability)
                 }
-        if cluster_cases and _supports_inline_volumes(external, capabilities):
+        if cluster_cases and _supports_inline_volumes(external, capabilities, given_volumes):
             capabilities.probed.add("inline")
         for kind, name, needs_processes in ((ClusterEnv, "w", False), (ProcessEnv, "a", True)):
             if selected := [case for case in cluster_cases if case.needs_processes is needs_processes]:
-                cluster_env = kind(external, directory / name, capabilities, **given)
+                cluster_env = kind(external, directory / name, capabilities, facts=facts, **given)
                 await _run_cluster_cases(cluster_env, selected, settings, record_result, on_case_start)
     run.seconds, run.complete = time.monotonic() - began, True
     return run
@@ -90,11 +108,28 @@ async def run_driver_tests(
 
 def _record_driver_info(run: DriverTestRun, env: SocketEnv) -> None:
     """Copy the driver's name, version and capabilities into the run."""
-    capabilities = env.capabilities
+    capabilities = env.reported
     run.driver, run.version = capabilities.name, capabilities.version
     named = {f"node {name}" for name in capabilities.node} | {f"group {name}" for name in capabilities.group}
     run.capabilities = sorted(capabilities.plugin | capabilities.controller | named)
     run.nodes = [node.id for node in env.nodes]
+
+
+def _describe_driver(env: SocketEnv) -> DiscoveredDriver:
+    """The answers of the driver, as a cluster needs them to deploy it."""
+    known, first = env.reported, env.nodes[0]
+    return DiscoveredDriver(
+        name=known.name,
+        version=known.version,
+        plugin=frozenset(known.plugin),
+        expansion=frozenset({known.expansion} if known.expansion else ()),
+        controller=frozenset(known.controller),
+        node=frozenset(known.node),
+        node_id=first.id,
+        topology=first.topology,
+        asked_as=first.instance.name,
+        max_volumes=first.most,
+    )
 
 
 async def _run_socket_cases(
@@ -138,14 +173,18 @@ def start_failure_results(cases: Sequence[Case], why: str) -> Iterator[CaseResul
     """The results if the cluster does not start: one failure, all other cases skipped."""
     reason, verdict = f"the cluster did not start: {why}", CaseVerdict.FAILED
     for case in cases:
-        yield CaseResult(case.name, case.section, case.requirement, verdict, reason)
+        yield CaseResult(case.name, case.section, case.requirement, verdict, reason, needs=case.needs)
         reason, verdict = f"the cluster did not start, see {cases[0].name}", CaseVerdict.SKIPPED
 
 
-def _supports_inline_volumes(external: ExternalDriver, capabilities: DriverCapabilities) -> bool:
-    """As in the given CSIDriver, or in the one that is derived from the capabilities."""
+def _supports_inline_volumes(
+    external: ExternalDriver, capabilities: DriverCapabilities, given: GivenVolumes | None
+) -> bool:
+    """As on the command line, in the given CSIDriver, or in the one that is derived from the capabilities."""
+    if given is not None and given.inline:
+        return True
     if external.driver is None:
-        return "CONTROLLER_SERVICE" not in capabilities.plugin
+        return "CONTROLLER_SERVICE" not in capabilities.plugin and not given
     return "Ephemeral" in external.driver.spec.volume_lifecycle_modes
 
 

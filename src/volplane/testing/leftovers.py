@@ -16,6 +16,7 @@ from volplane.csi.call_interceptor import CallInterceptor, CsiCall
 from volplane.csi.outcome import CallError
 from volplane.host import Host
 from volplane.host.devices import DELETED
+from volplane.rules.csi_translation import find_csi_source
 from volplane.testing import call_audit, driver_query
 from volplane.testing.capabilities import DriverCapabilities
 
@@ -105,7 +106,7 @@ class Leftovers:
             return frozenset(), frozenset()
         client = self._cluster.client
         if volumes:
-            known = [volume.spec.csi for volume in await client.list(PersistentVolume)]
+            known = [find_csi_source(volume) for volume in await client.list(PersistentVolume)]
             volumes -= {source.volume_handle for source in known if source is not None}
         if snapshots:
             contents = await client.list(VolumeSnapshotContent)

@@ -17,6 +17,7 @@ from volplane.base.tasks import background
 from volplane.csi.call_interceptor import CsiCall
 from volplane.csi.outcome import Code
 from volplane.testing.case import SPEC, CaseFailure
+from volplane.testing.error_messages import without_names
 
 OK = Code.OK.name
 _TRANSIENT_CODES = {
@@ -77,7 +78,7 @@ class LivelockDetector:
             return
         if _is_transient(call) or key in self._reported:
             return
-        answer, known = (call.code, call.message), self._answers.get(key)
+        answer, known = (call.code, without_names(call.message)), self._answers.get(key)
         if known is None or known.code_and_message != answer:
             self._answers[key] = RepeatedAnswer(answer, call.start)
             return

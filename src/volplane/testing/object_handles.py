@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.snapshot import VolumeSnapshot
 
 if TYPE_CHECKING:
+    from volplane.node.containers.base import ExecOutput
     from volplane.testing.sync_cluster import SyncCluster
 
 PATIENCE = 60.0  # seconds that a test waits for anything
@@ -18,6 +20,13 @@ DEVICE = "/dev/data"
 
 class PodCommandFailed(AssertionError):
     """A command in a pod failed."""
+
+
+async def _read_all(stream: ExecOutput | None) -> bytes:
+    data = bytearray()
+    while stream is not None and (part := await stream.read()):
+        data += part
+    return bytes(data)
 
 
 class ClaimHandle:
@@ -94,6 +103,7 @@ class SnapshotHandle:
 class RunningPod:
     def __init__(self, handle: SyncCluster, name: str) -> None:
         self._handle, self.name = handle, name
+        self._restarts = 0  # at the last wait
 
     def get(self) -> Pod:
         found = self._handle.find(Pod, self.name)
@@ -112,6 +122,26 @@ class RunningPod:
             return mine is not None and mine.status.phase == "Running"
 
         self._handle.until(Pod, is_running, f"pod {self.name} runs", timeout)
+        self._restarts = self.restarts
+        return self
+
+    @property
+    def restarts(self) -> int:
+        """How often its container was restarted."""
+        return sum(status.restart_count for status in self.get().status.container_statuses)
+
+    def wait_for_restart(self, timeout: float = PATIENCE) -> RunningPod:
+        """Wait until its container was restarted since the last wait, and runs."""
+        cache = self._handle.client.cache(Pod)
+
+        def has_restarted() -> bool:
+            mine = cache.get(self.name, NAMESPACE)
+            statuses = mine.status.container_statuses if mine is not None else ()
+            runs = all(status.state is not None and status.state.running is not None for status in statuses)
+            return runs and sum(status.restart_count for status in statuses) > self._restarts
+
+        self._handle.until(Pod, has_restarted, f"the container of pod {self.name} is restarted", timeout)
+        self._restarts = self.restarts
         return self
 
     def exec(self, *command: str, timeout: float = PATIENCE) -> str:
@@ -130,11 +160,8 @@ class RunningPod:
             status.container_id.partition("://")[2], command, tty=False, stdin=False
         )
         try:
-            output, errors = b"", b""
-            while data := await running.stdout.read():
-                output += data
-            while running.stderr is not None and (data := await running.stderr.read()):
-                errors += data
+            # Both at once: a command that fills the pipe of one blocks until it is read.
+            output, errors = await asyncio.gather(_read_all(running.stdout), _read_all(running.stderr))
             code = await running.wait()
         finally:
             await running.close()

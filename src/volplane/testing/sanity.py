@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from volplane.testing import sanity_failure
 from volplane.testing.runner import CaseResult, CaseVerdict
 from volplane.testing.socket_env import SocketEnv
 
@@ -27,6 +28,24 @@ SECRETS = (
     "ControllerExpandVolume",
     "ListSnapshots",
 )
+# A new directory for each spec; csi-sanity uses the printed path.
+CREATE_PATH = """#!/bin/sh
+exec mktemp -d "$1.XXXXXX"
+"""
+# Unmount what the driver has left, innermost first, before anything is removed.
+REMOVE_PATH = """#!/bin/sh
+for left in $(awk -v at="$1" '$5 == at || index($5, at "/") == 1 {print $5}' /proc/self/mountinfo | tac); do
+    umount -l "$left" || exit 1
+done
+exec rm -rf --one-file-system "$1"
+"""
+CHECK_PATH = """#!/bin/sh
+if [ -f "$1" ]; then echo file
+elif [ -d "$1" ]; then echo directory
+elif [ -e "$1" ]; then echo other
+else echo not_found
+fi
+"""
 VERDICTS = {"passed": CaseVerdict.PASSED, "skipped": CaseVerdict.SKIPPED}
 
 
@@ -48,6 +67,7 @@ async def run(env: SocketEnv, directory: Path) -> list[CaseResult]:
         f"--csi.controllerendpoint=unix://{env.controller.instance.socket}",
         f"--csi.mountdir={directory}/mount",
         f"--csi.stagingdir={directory}/staging",
+        *await env.host.call(_write_path_commands, directory),
         f"--csi.testvolumesize={env.size}",
         f"--csi.testvolumeexpandsize={2 * env.size}",
         "--ginkgo.no-color",
@@ -66,11 +86,28 @@ async def run(env: SocketEnv, directory: Path) -> list[CaseResult]:
     except TimeoutError:
         await env.recover()
         return [_result_of_run(CaseVerdict.FAILED, f"not finished after {TIMEOUT:g} s")]
+    finally:
+        for entry in (await env.host.mounts()).under(str(directory)):
+            await env.host.unmount(entry.target, detach=True)
     if not report.exists():
         return [_result_of_run(CaseVerdict.FAILED, f"no report: {done.output[-2000:]}")]
     suites = json.loads(report.read_text())
     specs = [spec for suite in suites for spec in suite.get("SpecReports") or ()]
     return [made for spec in specs if (made := _result(spec)) is not None]
+
+
+def _write_path_commands(directory: Path) -> list[str]:
+    """Programs that create, remove and check paths for one spec: what one leaves does not fail the next."""
+    flags = []
+    for name, script in (("create", CREATE_PATH), ("remove", REMOVE_PATH)):
+        file = directory / f"{name}-path"
+        file.write_text(script)
+        file.chmod(0o755)
+        flags += [f"--csi.{name}{kind}pathcmd={file}" for kind in ("mount", "staging")]
+    check = directory / "check-path"
+    check.write_text(CHECK_PATH)
+    check.chmod(0o755)
+    return [*flags, f"--csi.checkpathcmd={check}"]
 
 
 def _result_of_run(verdict: CaseVerdict, reason: str) -> CaseResult:
@@ -82,7 +119,10 @@ def _result(spec: dict[str, Any]) -> CaseResult | None:
         return None
     path = [*(spec.get("ContainerHierarchyTexts") or ()), spec["LeafNodeText"]]
     verdict = VERDICTS.get(spec["State"], CaseVerdict.FAILED)
-    reason = (spec.get("Failure") or {}).get("Message", "")
+    failure = spec.get("Failure") or {}
+    # The reason of a skipped spec is one sentence already.
+    skipped = verdict is CaseVerdict.SKIPPED
+    reason = failure.get("Message", "") if skipped else sanity_failure.describe(spec)
     return CaseResult(
         f"sanity/{' '.join(path[1:])}",
         f"csi-sanity: {path[0]}",

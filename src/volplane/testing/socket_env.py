@@ -8,10 +8,11 @@ concurrently, with a short deadline, or into a dying driver use it.
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,20 +27,27 @@ from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS
 from volplane.host import Host, copies
-from volplane.host.mounts import read_table, unmount
+from volplane.host.mounts import bind, make_shared, read_table, unmount
 from volplane.testing import capabilities
-from volplane.testing.case import CaseFailure, NotSupported, require
-from volplane.testing.driver_process import DriverProcess, DriverStartError
+from volplane.testing.bare_api_server import BareApiServer, asks_for_api_server
+from volplane.testing.case import CaseFailure, NotSupported
+from volplane.testing.driver_process import SECRETS, DriverProcess, DriverStartError
+from volplane.testing.error_messages import without_names
+from volplane.testing.given_volumes import GivenVolumes, take_volume
 from volplane.testing.volume import VolumeUnderTest
 
 MIB, GIB = 1 << 20, 1 << 30
 CALL_TIMEOUT = 60.0  # timeout of one call in seconds, unless the case's is shorter
 SETTLE_TIMEOUT = 30.0  # seconds until a disturbed call must have a final outcome
+INTERRUPTED_TIMEOUT = 15.0  # seconds to remove the volumes of a case that was interrupted
+SETTLE_AGAIN = 2.0  # the same after an answer that did not change within SETTLE_TIMEOUT before
 Mode = v1.VolumeCapability.AccessMode
 WRITER = convert.capability(Mode.SINGLE_NODE_WRITER)
 BLOCK = convert.capability(Mode.SINGLE_NODE_WRITER, block=True)
 SHARED = convert.capability(Mode.MULTI_NODE_MULTI_WRITER)
 _UNSETTLED = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
+
+_CREATE_AND_DELETE = ("CreateVolume", "DeleteVolume")
 
 CallWrapper = Callable[["DriverSocket", str, Message], Awaitable[Any]]
 
@@ -52,7 +60,9 @@ class DriverSocket:
         self.id, self.topology, self.most = "", dict[str, str](), 0  # for a node: the answer to NodeGetInfo
 
     async def call_once(self, method: str, request: Message, *, timeout: float = CALL_TIMEOUT) -> Any:
-        """The answer; for a streaming call all answers."""
+        """The answer; for a streaming call all answers. Raises NotSupported if volumes are given."""
+        if method in _CREATE_AND_DELETE and self._env.capabilities.has("given"):
+            raise NotSupported(capabilities.CAPABILITY_NAMES["provision"])
         if METHODS[method].streams:
             return await self._stream(method, request, timeout)
         return await self.instance.channel.call(method, request, timeout=timeout)
@@ -87,16 +97,24 @@ class DriverSocket:
             # A mount namespace that was just copied may keep a disk busy for a moment. The specification
             # allows FAILED_PRECONDITION here, and every cluster retries a detach.
             unsettled += (Code.FAILED_PRECONDITION,)
-        end = time.monotonic() + SETTLE_TIMEOUT
+        start, seen = time.monotonic(), set[tuple[str, str]]()
 
         def report(error: Exception) -> None:
-            if (isinstance(error, CallError) and error.code not in unsettled) or time.monotonic() > end:
+            answer = method, without_names(str(error))
+            seen.add(answer)
+            timeout = SETTLE_AGAIN if answer in self._env.never_settled else SETTLE_TIMEOUT
+            if isinstance(error, CallError) and error.code not in unsettled:
+                raise error
+            if time.monotonic() > start + timeout:
+                self._env.never_settled.add(answer)
                 raise error
             self._env.repeated += 1
 
-        return await retry(
+        reply = await retry(
             lambda: self.call_once(method, request), on=CallError, backoff=Backoff(0.01, 1.0), report=report
         )
+        self._env.never_settled -= seen  # they do mean "in progress"
+        return reply
 
     @property
     def root(self) -> Path:
@@ -113,27 +131,37 @@ class SocketEnv:
         *,
         seed: int = 0,
         nodes: int = 2,
+        first_node: int = 1,
         parameters: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         mutable: Mapping[str, str] | None = None,
         size: int = GIB,
+        given: GivenVolumes | None = None,
+        api_server: bool = False,
+        file_lock: asyncio.Lock | None = None,
     ) -> None:
+        """`file_lock`: shared by environments of this process, whose drivers run at the same time."""
+        self.file_lock = file_lock or asyncio.Lock()
         self.directory, self.tap, self.size = directory, CallInterceptor(), size
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
         self.mutable = dict(mutable or {})
+        self.given = given or GivenVolumes()
         self.random = Random(seed)
         self.host = Host()
         self.around: dict[str, CallWrapper] = {}
+        self.case_timeout = math.inf  # seconds; set for each case
         self.repeated = 0  # calls that were repeated because of the answer, as a cluster does
+        # Answers that mean "still in progress", and did not change: (method, message without names).
+        self.never_settled: set[tuple[str, str]] = set()
         self.volumes: list[VolumeUnderTest] = []
         self.snapshots: list[str] = []
         self.groups: list[v1.VolumeGroupSnapshot] = []
-        self.capabilities = capabilities.DriverCapabilities()
+        self.capabilities = self.reported = capabilities.DriverCapabilities()
         assert external.node is not None
         mode = "all" if external.is_single_program else "node"
         made = [
             DriverProcess(f"node-{i}", external.node, directory, self.host, mode=mode, interceptor=self.tap)
-            for i in range(1, nodes + 1)
+            for i in range(first_node, first_node + nodes)
         ]
         self.nodes = [DriverSocket(instance, self) for instance in made]
         self.controller = self.nodes[0]
@@ -147,6 +175,11 @@ class SocketEnv:
                 interceptor=self.tap,
             )
             self.controller = DriverSocket(own, self)
+        for instance in self.instances:
+            instance.file_lock = self.file_lock
+        self._stack = AsyncExitStack()
+        self._external, self._wants_api_server = external, api_server or external.has_account
+        self.has_api_server = False
 
     @property
     def instances(self) -> list[DriverProcess]:
@@ -156,14 +189,61 @@ class SocketEnv:
     async def __aenter__(self) -> SocketEnv:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            await asyncio.gather(*(instance.start() for instance in self.instances))
+            if self._wants_api_server:
+                await self._start_api_server()
+            await self._start_drivers()
             await self.query_driver()
         except BaseException:
             await self.__aexit__()
             raise
         return self
 
+    async def _start_drivers(self) -> None:
+        """Start all instances; if they end because they find no API server, start one."""
+        try:
+            await asyncio.gather(*(instance.start() for instance in self.instances))
+        except DriverStartError as error:
+            if self.has_api_server or not asks_for_api_server(str(error)):
+                raise
+            for instance in self.instances:
+                await instance.kill()
+            await self._start_api_server()
+            await asyncio.gather(*(instance.start() for instance in self.instances))
+
+    async def _start_api_server(self) -> None:
+        names = [instance.name for instance in self.instances]
+        server = BareApiServer(self._external, self.directory / "api", names)
+        await self._stack.enter_async_context(server)
+        await self.host.call(self._share_mounts)
+        for instance in self.instances:
+            instance.environment, instance.secrets = server.environment, str(server.secrets)
+        self.has_api_server = True
+
+    def _share_mounts(self) -> None:
+        """Let this namespace see the mounts of drivers, which have their own one for /var/run/secrets."""
+        place = str(self.directory)
+        bind(place, place, readonly=False, recursive=False)
+        self._stack.callback(unmount, place, detach=True)
+        make_shared(place)
+        if not os.path.exists(SECRETS):
+            os.mkdir(SECRETS)
+            self._stack.callback(_remove_if_empty, SECRETS)
+
     async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._remove_volumes()
+            await self._stop_drivers()
+        finally:
+            await self._stack.aclose()
+
+    async def _remove_volumes(self) -> None:
+        """Remove what an interrupted case has left: an attached volume stays so when the driver has ended."""
+        if self.volumes or self.snapshots or self.groups:
+            with suppress(TimeoutError, CallError, DriverStartError, OSError):
+                async with asyncio.timeout(INTERRUPTED_TIMEOUT):
+                    await self.clean()
+
+    async def _stop_drivers(self) -> None:
         for instance in self.instances:
             await instance.stop()
         await self.force_unmount()
@@ -176,9 +256,12 @@ class SocketEnv:
 
     async def query_driver(self) -> None:
         """Read the driver's capabilities and the ids of its nodes."""
-        self.capabilities = await capabilities.query_driver(
+        self.reported = await capabilities.query_driver(
             self.controller.instance.channel, self.nodes[0].instance.channel, timeout=CALL_TIMEOUT
         )
+        # Only NodePublishVolume and NodeUnpublishVolume are called for inline volumes.
+        inline = self.given.inline and not self.reported.has("create")
+        self.capabilities = self.reported.without_staging() if inline else self.reported
         for node in self.nodes:
             info = await node.call_once("NodeGetInfo", v1.NodeGetInfoRequest())
             node.id, node.most = info.node_id, info.max_volumes_per_node
@@ -189,6 +272,7 @@ class SocketEnv:
                 ("secrets", self.secrets),
                 ("mutable", self.mutable),
                 ("nodes", len(self.nodes) > 1),
+                ("given", self.given and not self.reported.has("create")),
             )
             if holds
         }
@@ -250,7 +334,9 @@ class SocketEnv:
         """Create a volume. Raises NotSupported if the driver rejects the capability."""
         capability = more.get("capability", WRITER)
         request = self.create_request(self.new_name(), **more)
-        volume = VolumeUnderTest(self, request, capability)
+        given = self.capabilities.has("given")
+        make = take_volume if given else VolumeUnderTest
+        volume = make(self, request, capability)
         self.volumes.append(volume)
         try:
             await volume.create()
@@ -285,6 +371,16 @@ class SocketEnv:
         if places and not any(place.items() <= second.topology.items() for place in places):
             raise NotSupported(f"its volumes stay in {places[0]}, and {second.id} is not there")
         return second
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the volumes are given, and must not be written."""
+        return self.capabilities.has("given") and self.given.read_only
+
+    def require_writable(self) -> None:
+        """Raise NotSupported if the case must not write to its volumes."""
+        if self.is_read_only:
+            raise NotSupported("the given volume is read-only")
 
     async def expect_error(
         self, codes: tuple[Code, ...], remote: DriverSocket, method: str, request: Message, when: str
@@ -340,6 +436,7 @@ class SocketEnv:
     async def recover(self) -> None:
         """Kill and restart a driver that does not respond."""
         self.around.clear()
+        self.never_settled.clear()
         for instance in self.instances:
             await instance.kill()
             await self.host.call(Path(instance.socket).unlink, missing_ok=True)
@@ -370,13 +467,12 @@ class SocketEnv:
         self, volume: VolumeUnderTest, path: str, data: bytes, when: str, *, section: str = ""
     ) -> None:
         """Raise CaseFailure unless the volume has the data."""
-        found = await volume.read(path, len(data))
-        require(
-            checksum(found) == checksum(data),
-            f"the data is not what was written, {when}: {len(found)} bytes, sha256 {checksum(found)[:16]};"
-            f" written were {len(data)}, sha256 {checksum(data)[:16]}",
-            section=section,
-        )
+        await volume.expect_data(path, data, when, section=section)
+
+
+def _remove_if_empty(directory: str) -> None:
+    with suppress(OSError):  # another run uses it
+        os.rmdir(directory)
 
 
 def describe_capability(capability: v1.VolumeCapability) -> str:
@@ -397,7 +493,3 @@ def force_unmount_below(directory: str) -> list[str]:
         with suppress(OSError):
             unmount(target, detach=True)
     return found
-
-
-def checksum(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -80,6 +80,33 @@ def claim(
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
 
 
+def given_volume_and_claim(
+    name: str, claim: str, *, driver: str, handle: str, context: Mapping[str, str], mode: str
+) -> Iterator[Manifest]:
+    """A PersistentVolume for a volume that exists, and the claim that is bound to it."""
+    common = {"accessModes": [mode], "storageClassName": "", "volumeMode": "Filesystem"}
+    source = {"driver": driver, "volumeHandle": handle, "volumeAttributes": dict(context)}
+    yield {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            **common,
+            "capacity": {"storage": "1Gi"},
+            "csi": source,
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"name": claim, "namespace": "default"},
+        },
+    }
+    size = {"requests": {"storage": "1Gi"}}
+    yield {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": claim},
+        "spec": {**common, "volumeName": name, "resources": size},
+    }
+
+
 def snapshot(name: str, claim: str) -> Manifest:
     return {
         "apiVersion": "snapshot.storage.k8s.io/v1",

@@ -44,6 +44,7 @@ from volplane.testing.object_handles import (
     RunningPod,
     SnapshotHandle,
 )
+from volplane.testing.recorded_call import RecordedCall
 from volplane.testing.waiting import until
 
 T = TypeVar("T")
@@ -127,11 +128,11 @@ class SyncCluster:
     # --- calls to the driver
 
     @property
-    def calls(self) -> list[CsiCall]:
+    def calls(self) -> list[RecordedCall]:
         """All calls to the driver since the test began, in the order of their start, without secrets."""
-        return [call for call in self.tap.calls if call.number > self._first_call]
+        return [RecordedCall(call) for call in self.tap.calls if call.number > self._first_call]
 
-    def calls_to(self, *rpcs: str) -> list[CsiCall]:
+    def calls_to(self, *rpcs: str) -> list[RecordedCall]:
         return [call for call in self.calls if call.method in rpcs]
 
     @contextmanager
@@ -319,9 +320,9 @@ class InjectedFault:
     def __init__(self, handle: SyncCluster, rule: CallRule) -> None:
         self._handle, self._rule = handle, rule
 
-    def wait_for_call(self, timeout: float = PATIENCE) -> CsiCall:
+    def wait_for_call(self, timeout: float = PATIENCE) -> RecordedCall:
         try:
-            return self._handle.run(self._rule.wait_for_call(), timeout)
+            return RecordedCall(self._handle.run(self._rule.wait_for_call(), timeout))
         except TimeoutError:
             diagnostics = self._handle.diagnostics()
             raise WaitTimeout(
@@ -329,8 +330,8 @@ class InjectedFault:
             ) from None
 
     @property
-    def calls(self) -> list[CsiCall]:
-        return list(self._rule.met)
+    def calls(self) -> list[RecordedCall]:
+        return [RecordedCall(call) for call in self._rule.met]
 
     @property
     def answers(self) -> list[tuple[Any, Any]]:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
+from volplane.testing.case import NotSupported, require
 
 if TYPE_CHECKING:
     from volplane.testing.socket_env import DriverSocket, SocketEnv
 
 BLOCK_OFFSET = 1 << 20  # position of the data on a raw device
+DATA_FILE = "data"
 
 
 class VolumeUnderTest:
@@ -81,19 +83,24 @@ class VolumeUnderTest:
         return self.attached[node.id][1] if node.id in self.attached else {}
 
     def staging(self, node: DriverSocket) -> str:
-        """The kubelet's staging path; raw devices have another one with the same purpose."""
+        """The kubelet's staging path, which exists; raw devices have another one with the same purpose."""
+        path = self.staging_path(node)
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def staging_path(self, node: DriverSocket) -> str:
         name = hashlib.sha256((self.id or self.request.name).encode()).hexdigest()
-        parts = ("plugins", "kubernetes.io", "csi", self.env.capabilities.name, name, "globalmount")
-        path = node.root.joinpath(*parts)
-        path.mkdir(parents=True, exist_ok=True)
-        return str(path)
+        return f"{node.root}/plugins/kubernetes.io/csi/{self.env.capabilities.name}/{name}/globalmount"
 
     def target(self, node: DriverSocket, pod: str = "a") -> str:
+        """The kubelet's target path, whose parent exists."""
+        path = self.target_path(node, pod)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
+
+    def target_path(self, node: DriverSocket, pod: str) -> str:
         name = "dev" if self.block else "mount"
-        parts = ("pods", pod, "volumes", "kubernetes.io~csi", self.request.name, name)
-        path = node.root.joinpath(*parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return str(path)
+        return f"{node.root}/pods/{pod}/volumes/kubernetes.io~csi/{self.request.name}/{name}"
 
     # --- create, attach, stage, publish
 
@@ -186,8 +193,11 @@ class VolumeUnderTest:
                 volume_id=self.id, node_id=node.id, secrets=self.env.secrets
             )
             problems += await _try_call(self.env.controller, "ControllerUnpublishVolume", detach)
+        return problems + await self._delete_by_force()
+
+    async def _delete_by_force(self) -> list[str]:
         delete = v1.DeleteVolumeRequest(volume_id=self.id, secrets=self.env.secrets)
-        return problems + await _try_call(self.env.controller, "DeleteVolume", delete)
+        return await _try_call(self.env.controller, "DeleteVolume", delete)
 
     async def _remove_unknown(self) -> list[str]:
         """Repeat a disturbed CreateVolume to learn the volume's id, and delete it."""
@@ -195,19 +205,33 @@ class VolumeUnderTest:
             return []
         try:
             reply = await self.env.controller.call_until_settled("CreateVolume", self.request)
-        except CallError:
+        except (CallError, NotSupported):
             return []  # the volume was never created
         delete = v1.DeleteVolumeRequest(volume_id=reply.volume.volume_id, secrets=self.env.secrets)
         return await _try_call(self.env.controller, "DeleteVolume", delete)
 
     # --- data
 
-    async def write(self, path: str, data: bytes, name: str = "data") -> None:
+    async def write(self, path: str, data: bytes, name: str = DATA_FILE) -> None:
         """Write and sync."""
         await self.env.host.call(_write, path, data, "" if self.block else name)
 
-    async def read(self, path: str, size: int = 1 << 20, name: str = "data") -> bytes:
-        return await self.env.host.call(_read, path, size, "" if self.block else name)
+    async def read(self, path: str, size: int = 1 << 20, name: str = DATA_FILE) -> bytes:
+        return await self.env.host.call(read_data, path, size, "" if self.block else name)
+
+    async def expect_data(self, path: str, data: bytes, when: str, *, section: str = "") -> None:
+        """Raise CaseFailure unless the volume has the data."""
+        found = await self.read(path, len(data))
+        require(
+            checksum(found) == checksum(data),
+            f"the data is not what was written, {when}: {len(found)} bytes, sha256 {checksum(found)[:16]};"
+            f" written were {len(data)}, sha256 {checksum(data)[:16]}",
+            section=section,
+        )
+
+
+def checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _write(path: str, data: bytes, name: str) -> None:
@@ -221,7 +245,8 @@ def _write(path: str, data: bytes, name: str) -> None:
         os.close(descriptor)
 
 
-def _read(path: str, size: int, name: str) -> bytes:
+def read_data(path: str, size: int, name: str) -> bytes:
+    """Read a file of the volume; without a name, the device itself."""
     if name:
         try:
             return Path(path, name).read_bytes()

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
@@ -46,14 +47,14 @@ def write_files(directory: str, files: Mapping[str, VolumeFile], *, group: int |
     wanted = {validate_path(path): file for path, file in files.items()}
     current = _current(directory)
     if current is not None and _same(current, wanted, group):
-        _link_names(directory, wanted)  # a crash may have come between the rename and the links
+        _link_names(directory, wanted, group)  # a crash may have come between the rename and the links
         return False
     fresh = _fresh_directory(directory)
     for path, file in wanted.items():
         _write_file(os.path.join(fresh, path), file, group)
     _own(fresh, group)
-    _switch(directory, os.path.basename(fresh))
-    _link_names(directory, wanted)
+    _switch(directory, os.path.basename(fresh), group)
+    _link_names(directory, wanted, group)
     _drop_names(directory, wanted)
     _drop_generations(directory, keep=os.path.basename(fresh))
     return True
@@ -95,16 +96,16 @@ def _fresh_directory(directory: str) -> str:
     return fresh
 
 
-def _make_directories(path: str) -> None:
+def make_directories(path: str) -> None:
     """Like os.makedirs, with modes that do not depend on the umask."""
     if not os.path.isdir(path):
-        _make_directories(os.path.dirname(path))
+        make_directories(os.path.dirname(path))
         os.mkdir(path)
         os.chmod(path, 0o755)
 
 
 def _write_file(path: str, file: VolumeFile, group: int | None) -> None:
-    _make_directories(os.path.dirname(path))
+    make_directories(os.path.dirname(path))
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
         opened.write(file.data)
@@ -123,13 +124,14 @@ def _own(fresh: str, group: int | None) -> None:
         return
     for directory, _, _ in os.walk(fresh):
         os.chown(directory, -1, group)
+        os.chmod(directory, 0o755 | stat.S_ISGID)
 
 
-def _switch(directory: str, fresh: str) -> None:
+def _switch(directory: str, fresh: str, group: int | None) -> None:
     temporary = os.path.join(directory, TEMPORARY_LINK)
     with suppress(FileNotFoundError):
         os.unlink(temporary)  # of before a crash
-    os.symlink(fresh, temporary)
+    _link(fresh, temporary, group)
     os.rename(temporary, os.path.join(directory, DATA_LINK))
 
 
@@ -137,23 +139,31 @@ def _tops(wanted: Mapping[str, VolumeFile]) -> set[str]:
     return {path.split("/", 1)[0] for path in wanted}
 
 
-def _link_names(directory: str, wanted: Mapping[str, VolumeFile]) -> None:
+def _link_names(directory: str, wanted: Mapping[str, VolumeFile], group: int | None) -> None:
     for name in _tops(wanted):
         with suppress(FileExistsError):
-            os.symlink(os.path.join(DATA_LINK, name), os.path.join(directory, name))
+            _link(os.path.join(DATA_LINK, name), os.path.join(directory, name), group)
+
+
+def _link(target: str, path: str, group: int | None) -> None:
+    os.symlink(target, path)
+    if group is not None:
+        os.chown(path, -1, group, follow_symlinks=False)
 
 
 def _drop_names(directory: str, wanted: Mapping[str, VolumeFile]) -> None:
     tops = _tops(wanted)
-    for entry in os.scandir(directory):
-        if not entry.name.startswith("..") and entry.name not in tops and entry.is_symlink():
-            os.unlink(entry.path)
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not entry.name.startswith("..") and entry.name not in tops and entry.is_symlink():
+                os.unlink(entry.path)
 
 
 _GENERATION = re.compile(r"\.\.\d{4}_\d\d_\d\d_\d\d_\d\d_\d\d\.\d+")
 
 
 def _drop_generations(directory: str, *, keep: str) -> None:
-    for entry in os.scandir(directory):
-        if entry.name != keep and _GENERATION.fullmatch(entry.name):
-            shutil.rmtree(entry.path, ignore_errors=True)
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name != keep and _GENERATION.fullmatch(entry.name):
+                shutil.rmtree(entry.path, ignore_errors=True)

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from volplane.api.core import ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Volume
 from volplane.client.client import Client
-from volplane.host import Host, NodePaths
+from volplane.host import DeviceDirectory, Host, NodePaths
 from volplane.host import mounts as mounting
 
 
@@ -58,6 +58,7 @@ class PodVolumeSpec(Struct, frozen=True):
     volume: PersistentVolume | None = None
     readonly: bool = False
     selinux_label: str = ""  # with which it is mounted
+    device_path: str = ""  # where it is attached, if its driver reports it
 
     @property
     def ref(self) -> PodVolumeRef:
@@ -114,6 +115,7 @@ class EventWording(Struct, frozen=True):
 
 
 MOUNT_WORDING = EventWording("MountVolume", stage="MountDevice", publish="SetUp", failed="FailedMount")
+MAP_WORDING = EventWording("MapVolume", stage="SetUpDevice", publish="MapPodDevice", failed="FailedMapVolume")
 
 
 ReferencedObject = tuple[type[ConfigMap] | type[Secret], str, str]  # kind, namespace, name
@@ -133,6 +135,14 @@ class NodeContext(Struct):
     retry_max: float = 122.0  # seconds; the longest backoff
     token_max_age: float = 86_400.0  # seconds after which a token is renewed, however long it is valid
     ownership_notice: float = 30.0  # seconds before an event reports a slow ownership change
+    own_devices: DeviceDirectory | None = None
+
+    @property
+    def devices(self) -> DeviceDirectory:
+        """The node's /dev."""
+        if self.own_devices is None:
+            self.own_devices = DeviceDirectory(self.host, self.paths)
+        return self.own_devices
 
 
 class VolumePlugin:
@@ -143,9 +153,12 @@ class VolumePlugin:
     decides by them what may be mounted.
     """
 
-    name: ClassVar[str]
+    name: str
     wording: ClassVar[EventWording] = MOUNT_WORDING
     supports_mount_options: ClassVar[bool] = False
+    runtime_creates_path: ClassVar[bool] = False  # a missing path is a new directory when a container starts
+    attaches_from_node: ClassVar[bool] = False  # has `attach` and `detach`
+    calls_driver: ClassVar[bool] = False  # a driver, perhaps in a pod of this node, mounts and unmounts
 
     def __init__(self, context: NodeContext) -> None:
         self.context = context
@@ -193,6 +206,19 @@ class VolumePlugin:
     def path(self, spec: PodVolumeSpec) -> str:
         """The path on this machine that is mounted into the pod's containers."""
         return self.directory(spec.pod.uid, spec.name)
+
+    # --- attach, where the kubelet does it itself (--enable-controller-attach-detach=false)
+
+    async def attach(self, spec: PodVolumeSpec) -> str:
+        """Attach the volume to this node and return its device path, "" if there is none."""
+        raise NotImplementedError
+
+    async def detach(self, device: StagedVolumeRef) -> None:
+        raise NotImplementedError
+
+    async def find_attached_volumes(self) -> list[StagedVolumeRef]:
+        """Volumes that `attach` was called for before a restart."""
+        return []
 
     # --- mount
 
@@ -258,6 +284,12 @@ class VolumePlugin:
     @property
     def run_in_thread(self) -> Callable[..., Awaitable[object]]:
         return self.context.host.call
+
+
+def check_no_backsteps(path: str, prefix: str) -> None:
+    """Raises VolumeOperationError with this prefix if the path contains ".."."""
+    if ".." in path.split("/"):
+        raise VolumeOperationError(f"{prefix} must not contain '..'")
 
 
 def make_directory(path: str, mode: int) -> None:

@@ -49,4 +49,5 @@ async def config_files(
         if optional:
             return {}
         found = await client.get(ConfigMapObject, name, namespace)  # raises the error for the event
-    return select_files(config_data(found), items, mode, of="configmap", optional=bool(optional))
+    missing = "configmap references non-existent config key"
+    return select_files(config_data(found), items, mode, missing=missing, optional=bool(optional))

@@ -1,4 +1,8 @@
-"""hostPath: a directory, file, socket or device of the node. Nothing is mounted or unmounted."""
+"""hostPath: a directory, file, socket or device of the node. Nothing is mounted or unmounted.
+
+A path without a type is not checked. If nothing is there when a container starts, the container runtime
+creates a directory.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,21 @@ import stat
 from collections.abc import Callable, Mapping
 
 from volplane.api.core import HostPathVolumeSource, PersistentVolume, Volume
-from volplane.volumes.base import PodVolumeRef, PodVolumeSpec, VolumeOperationError, VolumePlugin
+from volplane.host import DEVICES
+from volplane.volumes.base import (
+    PodVolumeRef,
+    PodVolumeSpec,
+    VolumeOperationError,
+    VolumePlugin,
+    check_no_backsteps,
+)
 
-DEVICES = "/dev"
 STATE = "/var/lib/"
 
 _CHECKS: Mapping[str, tuple[Callable[[int], bool], str]] = {
     "Directory": (stat.S_ISDIR, "a directory"),
     "File": (stat.S_ISREG, "a file"),
-    "Socket": (stat.S_ISSOCK, "a socket"),
+    "Socket": (stat.S_ISSOCK, "a socket file"),
     "CharDevice": (stat.S_ISCHR, "a character device"),
     "BlockDevice": (stat.S_ISBLK, "a block device"),
 }
@@ -23,21 +33,18 @@ _CHECKS: Mapping[str, tuple[Callable[[int], bool], str]] = {
 
 class HostPathPlugin(VolumePlugin):
     name = "kubernetes.io/host-path"
+    runtime_creates_path = True
 
     def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
-        return _source(source, volume) is not None
+        is_block = volume is not None and volume.spec.volume_mode == "Block"
+        return _source(source, volume) is not None and not is_block
 
     def path(self, spec: PodVolumeSpec) -> str:
-        source = _source(spec.source, spec.volume)
-        assert source is not None
-        # The node's own directory of devices has only its disks. A pod that asks for all of /dev, as drivers
-        # do, needs the machine's.
-        if os.path.normpath(source.path) == DEVICES:
-            return DEVICES
-        real = self.context.paths.real(source.path)
-        return (
-            real if real != source.path or self.context.paths.is_machine else self._node_private_path(source)
-        )
+        source, paths = _get_source(spec), self.context.paths
+        if _is_device_path(source.path):
+            return self.context.devices.find(os.path.normpath(source.path))
+        real = paths.real(source.path)
+        return real if real != source.path or paths.is_machine else self._node_private_path(source)
 
     def _node_private_path(self, source: HostPathVolumeSource) -> str:
         """A directory below /var/lib for this node alone, unless the machine has one there.
@@ -47,11 +54,13 @@ class HostPathPlugin(VolumePlugin):
         path = os.path.normpath(source.path)
         if not path.startswith(STATE) or os.path.exists(path):
             return source.path
-        return f"{self.context.paths.root}/host{path}"
+        return f"{self.context.paths.private}{path}"
 
     async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
-        source = _source(spec.source, spec.volume)
-        assert source is not None
+        source = _get_source(spec)
+        check_no_backsteps(source.path, f"invalid HostPath `{source.path}`:")
+        if _is_device_path(source.path):
+            await self.context.devices.fill()
         await self.run_in_thread(check_path_type, self.path(spec), source.type or "", source.path)
 
     async def unpublish(self, ref: PodVolumeRef) -> None:
@@ -59,21 +68,50 @@ class HostPathPlugin(VolumePlugin):
 
 
 def check_path_type(path: str, kind: str, shown: str) -> None:
-    """Create what `…OrCreate` asks for, and check that the path has the type."""
-    if kind == "DirectoryOrCreate":
-        os.makedirs(path, mode=0o755, exist_ok=True)
-    elif kind == "FileOrCreate":
-        os.close(os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o644))
-    wanted = kind.removesuffix("OrCreate")
-    if not wanted:
+    """Create what `…OrCreate` asks for if nothing is there, and check that the path has the type.
+
+    `shown` is the path in errors. Raises VolumeOperationError.
+    """
+    if not kind:
         return
-    fits, what = _CHECKS[wanted]
+    wanted = kind.removesuffix("OrCreate")
+    if wanted not in _CHECKS:
+        raise VolumeOperationError(f"{kind} is an invalid volume type")
     try:
+        if kind != wanted and not os.path.exists(path):
+            _create(path, directory=wanted == "Directory")
         mode = os.stat(path).st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if kind != wanted:
+            raise VolumeOperationError(f"cannot create {shown}: {error.strerror}") from error
         mode = 0
+    except OSError as error:
+        raise VolumeOperationError(f"{shown}: {error.strerror}") from error
+    fits, what = _CHECKS[wanted]
     if not fits(mode):
         raise VolumeOperationError(f"hostPath type check failed: {shown} is not {what}")
+
+
+def _create(path: str, *, directory: bool) -> None:
+    if directory:
+        os.makedirs(path, mode=0o755, exist_ok=True)
+        os.chmod(path, 0o755)  # whatever our umask is
+        return
+    descriptor = os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o644)
+    try:
+        os.fchmod(descriptor, 0o644)
+    finally:
+        os.close(descriptor)
+
+
+def _is_device_path(path: str) -> bool:
+    return f"{os.path.normpath(path)}/".startswith(f"{DEVICES}/")
+
+
+def _get_source(spec: PodVolumeSpec) -> HostPathVolumeSource:
+    source = _source(spec.source, spec.volume)
+    assert source is not None
+    return source
 
 
 def _source(source: Volume, volume: PersistentVolume | None) -> HostPathVolumeSource | None:

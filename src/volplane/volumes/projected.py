@@ -114,8 +114,14 @@ class ProjectedPlugin(ApiVolumePlugin):
         projected = spec.source.projected
         assert projected is not None
         files: dict[str, VolumeFile] = {}
+        problems: list[str] = []
         for source in projected.sources:
-            files |= await self._source(spec, source, projected.default_mode)
+            try:
+                files |= await self._source(spec, source, projected.default_mode)
+            except (NotFound, VolumeOperationError) as error:
+                problems.append(str(error))
+        if problems:
+            raise VolumeOperationError(problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]")
         return files
 
     async def _source(
@@ -130,9 +136,13 @@ class ProjectedPlugin(ApiVolumePlugin):
             return downward_files(spec.pod, downward.items, mode, self.context.allocatable())
         if (token := source.service_account_token) is not None:
             return await self._token(spec, token, mode)
-        if source.cluster_trust_bundle is not None and source.cluster_trust_bundle.optional:
-            return {}
-        raise VolumeOperationError("this kind of projected source is not supported by this node")
+        if (bundle := source.cluster_trust_bundle) is not None and bundle.optional:
+            return {bundle.path: VolumeFile(b"", self._private_mode(spec, mode), _common_user(spec.pod))}
+        name = "clusterTrustBundle" if source.cluster_trust_bundle is not None else "podCertificate"
+        raise VolumeOperationError(
+            f'source {name} of projected volume "{spec.source.name}" is not supported: this cluster has no '
+            f"{'ClusterTrustBundles' if name == 'clusterTrustBundle' else 'PodCertificateRequests'}"
+        )
 
     async def _token(
         self, spec: PodVolumeSpec, source: ServiceAccountTokenProjection, mode: int | None
@@ -144,11 +154,14 @@ class ProjectedPlugin(ApiVolumePlugin):
         except (NotFound, MethodNotAllowed) as error:
             log.warning("no service account token for pod %s: %s", spec.pod.key, error)
             return {}
-        owner = _common_user(spec.pod)
-        common = DEFAULT_MODE if mode is None else mode
-        # Readable by the pod's user alone if it is known, else with the mode of the manifest.
-        private = common if owner is None and spec.fs_group is None else 0o600
-        return {source.path: VolumeFile(token.text.encode(), private, owner)}
+        private = self._private_mode(spec, mode)
+        return {source.path: VolumeFile(token.text.encode(), private, _common_user(spec.pod))}
+
+    def _private_mode(self, spec: PodVolumeSpec, mode: int | None) -> int:
+        """Readable by the pod's user alone if it is known, else the mode of the manifest."""
+        if _common_user(spec.pod) is not None or spec.fs_group is not None:
+            return 0o600
+        return DEFAULT_MODE if mode is None else mode
 
 
 def _common_user(pod: Pod) -> int | None:

@@ -48,4 +48,5 @@ async def secret_files(
         if optional:
             return {}
         found = await client.get(SecretObject, name, namespace)  # raises the error for the event
-    return select_files(found.data, items, mode, of="secret", optional=bool(optional))
+    missing = "references non-existent secret key"
+    return select_files(found.data, items, mode, missing=missing, optional=bool(optional))

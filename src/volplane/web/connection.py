@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from http import HTTPStatus
@@ -396,4 +397,5 @@ def _peer(transport: asyncio.BaseTransport) -> Peer | None:
     names = [value for key, value in subject if key == "commonName"]
     groups = tuple(value for key, value in subject if key == "organizationName")
     der = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    return Peer(names[0] if names else "", groups, hashlib.sha256(der).hexdigest())
+    begin, end = (ssl.cert_time_to_seconds(certificate[key]) for key in ("notBefore", "notAfter"))
+    return Peer(names[0] if names else "", groups, hashlib.sha256(der).hexdigest(), begin, end)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote
@@ -104,6 +106,13 @@ class Peer(Struct, frozen=True):
     common_name: str
     organizations: tuple[str, ...] = ()
     fingerprint: str = ""  # SHA-256 of the certificate, in hex
+    not_before: float = 0.0  # seconds since the epoch
+    not_after: float = math.inf
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the certificate is valid now, by the real clock, as TLS would check it."""
+        return self.not_before <= time.time() <= self.not_after
 
 
 Hijack: TypeAlias = Callable[["Request", HeaderItems], "Stream"]

@@ -23,7 +23,7 @@ from tests.node.node_env import (
     write,
 )
 from volplane.api.codec import convert
-from volplane.api.core import Event, Node, PersistentVolumeClaim, Pod
+from volplane.api.core import AttachedVolume, Event, Node, PersistentVolumeClaim, Pod
 from volplane.api.errors import Unavailable
 from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.csi.outcome import CallError, Code
@@ -273,14 +273,14 @@ async def test_a_live_read_that_fails_is_a_failed_verification_like_any_other(
         await ready(here)
         await here.volume()
         assert here.role is not None
-        real, answers = here.role.node_object.is_attached_live, iter([Unavailable("for a moment")])
+        real, answers = here.role.node_object.read_attached_volume, iter([Unavailable("for a moment")])
 
-        async def at_first_not(unique: str) -> bool:
+        async def at_first_not(unique: str) -> AttachedVolume | None:
             for error in answers:
                 raise error
             return await real(unique)
 
-        here.role.node_object.is_attached_live = at_first_not  # type: ignore[method-assign]
+        here.role.node_object.read_attached_volume = at_first_not  # type: ignore[method-assign]
         await here.pod(claim="data")
         await here.wait_until_ready()
         reported_text = [r for r in caplog.records if "for a moment" in r.getMessage() or r.exc_info]

@@ -347,7 +347,7 @@ async def test_a_volume_that_pods_still_use_is_not_scrubbed() -> None:
 async def test_a_waiting_claim_says_of_each_volume_why_it_will_not_do() -> None:
     async with stage(roles=BINDER) as s:
         await available(s, "small", "1Gi", metadata={"labels": {"tier": "gold"}})
-        await available(s, "classed", "5Gi", cls="slow")
+        await available(s, "classed", "5Gi", cls="slow", metadata={"labels": {"tier": "gold"}})
         await available(s, "raw", "5Gi", volumeMode="Block")
         await available(s, "silver", "5Gi", metadata={"labels": {"tier": "silver"}})
         await s.claim(size="3Gi", cls="", selector={"matchLabels": {"tier": "gold"}})

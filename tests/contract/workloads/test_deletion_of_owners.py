@@ -104,7 +104,7 @@ async def test_in_the_foreground_the_deployment_stays_until_its_pods_are_gone() 
         assert await count(client, Pod) == 0
 
 
-async def test_a_namespace_with_a_claim_in_use_stays_terminating_until_its_finalizers_clear() -> None:
+async def test_a_namespace_is_deleted_pods_first_and_keeps_a_claim_in_use_until_its_pod_is_gone() -> None:
     async with cluster() as (client, kubelets):
         await client.create(codec.convert(Namespace, {"metadata": {"name": "team"}}))
         await client.create(
@@ -124,9 +124,10 @@ async def test_a_namespace_with_a_claim_in_use_stays_terminating_until_its_final
         held = await client.get(Namespace, "team")
         assert held.status.phase == "Terminating"
         conditions = {c.type: c.status for c in held.status.conditions}
-        assert conditions["NamespaceFinalizersRemaining"] == "True"
+        assert conditions["NamespaceContentRemaining"] == "True"
+        assert (await client.get(Pod, "web", "team")).is_deleting
         kept = await client.get(PersistentVolumeClaim, "data", "team")
-        assert kept.is_deleting
+        assert not kept.is_deleting
         with pytest.raises(Forbidden) as refused:
             await client.create(codec.convert(ConfigMap, {"metadata": {"name": "x", "namespace": "team"}}))
         (cause,) = refused.value.status()["details"]["causes"]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.controllers.objects import DRIVER, MANAGED, account, claim, driver, node, pod, volume
 from tests.loops.inprocess import InProcessEnv, running, until, world
-from volplane.api import names
+from volplane.api import codec, names
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import (
@@ -31,9 +31,10 @@ FINALIZER = "external-attacher/ebs-csi-aws-com"
 
 
 class AttachDetachBench:
-    def __init__(self, around: InProcessEnv) -> None:
+    def __init__(self, around: InProcessEnv, controller: AttachDetach | None = None) -> None:
         self.client = around.client
         self.around = around
+        self.controller = controller
 
     async def pair(self, name: str = "pv", **spec: Any) -> None:
         """A claim `data` bound to a volume."""
@@ -141,8 +142,9 @@ async def bench(*nodes: str, **options: Any) -> AsyncIterator[AttachDetachBench]
         await around.client.create(account())
         for name in nodes:
             await around.client.create(node(name))
-        async with running(AttachDetach(around.role("ad"), **options).run()):
-            yield AttachDetachBench(around)
+        controller = AttachDetach(around.role("ad"), **options)
+        async with running(controller.run()):
+            yield AttachDetachBench(around, controller)
 
 
 async def test_a_pod_gets_its_volume_and_the_node_is_told() -> None:
@@ -441,3 +443,175 @@ async def test_what_a_node_lists_without_a_volume_object_is_detached_by_name() -
         await b.detach("a")
         await b.wait_until_gone("a")
         await b.wait_until_listed("a", present=False)
+
+
+def made_by_hand(name: str, on: str) -> VolumeAttachment:
+    return VolumeAttachment(
+        metadata=ObjectMeta(name=name),
+        spec=VolumeAttachmentSpec(
+            attacher=DRIVER, node_name=on, source=VolumeAttachmentSource(persistent_volume_name="pv")
+        ),
+    )
+
+
+async def test_an_attachment_made_by_hand_is_kept_and_blocks_other_nodes() -> None:
+    async with bench("a", "b") as b:
+        await b.pair()
+        await b.client.create(made_by_hand("mine", "a"))
+        await b.client.patch(
+            VolumeAttachment, "mine", merge={"status": {"attached": True}}, subresource="status"
+        )
+        await b.settle(400.0)
+        assert await b.attached_where() == {"a"}
+        await b.client.create(pod("p", "data", on="b"))
+        await b.settle(5.0)
+        assert await b.attached_where() == {"a"}
+        assert len(await b.events("FailedAttachVolume", "p")) == 1
+        await b.client.delete(VolumeAttachment, "mine")
+        await b.attach("b")
+
+
+async def test_a_pod_beside_an_attachment_made_by_hand_gets_the_one_that_its_kubelet_reads() -> None:
+    async with bench("a") as b:
+        await b.pair()
+        await b.client.create(made_by_hand("mine", "a"))
+        await b.client.patch(
+            VolumeAttachment, "mine", merge={"status": {"attached": True}}, subresource="status"
+        )
+        await b.client.create(pod("p", "data", on="a"))
+        await b.attach("a")
+        await b.wait_until_listed("a")
+        await b.kill("p")
+        await b.detach("a")
+        await b.settle(5.0)
+        assert [each.name for each in await b.client.list(VolumeAttachment)] == ["mine"]
+
+
+async def test_deleted_nodes_are_forgotten_when_nothing_is_attached_to_them() -> None:
+    async with bench("a", "b", "c") as b:
+        assert b.controller is not None
+        await b.settle()
+        memory = b.controller.memory
+        await b.client.delete(Node, "a")
+        await b.settle()
+        assert memory.last_in_use("a") is not None
+        await b.client.delete(Node, "b")
+        await b.settle()
+        assert memory.last_in_use("a") is None
+        assert memory.last_in_use("b") is not None
+
+
+# --- in-tree volumes
+
+
+def ebs(disk: str) -> dict[str, Any]:
+    return {"volumes": [{"name": "v", "awsElasticBlockStore": {"volumeID": disk}}]}
+
+
+async def test_an_in_tree_volume_is_attached_by_its_csi_driver() -> None:
+    async with bench("a") as b:
+        await b.pair(csi=None, awsElasticBlockStore={"volumeID": "aws://us-east-1a/vol-pv"})
+        await b.client.create(pod("web", "data", on="a"))
+        made = await b.attachment("a")
+        assert made.spec == VolumeAttachmentSpec(
+            attacher=DRIVER, node_name="a", source=VolumeAttachmentSource(persistent_volume_name="pv")
+        )
+        await b.attach("a")
+        await b.kill("web")
+        await b.detach("a")
+        await b.wait_until_gone("a")
+
+
+async def test_an_in_tree_volume_of_a_pod_is_attached_with_its_spec() -> None:
+    async with bench("a") as b:
+        await b.client.create(pod("web", on="a", **ebs("aws:///vol-pv")))
+        made = await b.attachment("a")
+        assert made.spec.attacher == DRIVER
+        inline = made.spec.source.inline_volume_spec
+        assert made.spec.source.persistent_volume_name is None
+        assert inline is not None
+        assert inline.csi is not None
+        assert (inline.csi.driver, inline.csi.volume_handle) == (DRIVER, "vol-pv")
+        assert inline.access_modes == ("ReadWriteOnce",)
+        await b.attach("a")
+        text = f'AttachVolume.Attach succeeded for volume "{DRIVER}-vol-pv" '
+        await b.wait_for_event("SuccessfulAttachVolume", text)
+
+
+async def test_an_in_tree_volume_of_a_pod_is_compared_also_before_and_after_it_is_listed() -> None:
+    async with bench("a") as b:
+        assert b.controller is not None
+        await b.client.create(pod("web", on="a", **ebs("vol-pv")))
+        await b.attachment("a")
+        await b.settle()
+        (row,) = (await b.controller.compare_states()).volumes
+        assert (row.volume, row.desired, row.actual) == (NAME, "attached", "attaching")
+        await b.attach("a")
+        await b.kill("web")
+        await b.is_leaving("a")
+        await b.wait_until_listed("a", present=False)
+        await b.settle()
+        (row,) = (await b.controller.compare_states()).volumes
+        assert (row.volume, row.desired, row.actual) == (NAME, "", "detaching")
+
+
+async def test_other_tasks_run_while_many_volumes_are_compared() -> None:
+    async with bench("a") as b:
+        assert b.controller is not None
+        volumes = [{"name": f"v{n}", "awsElasticBlockStore": {"volumeID": f"vol-{n}"}} for n in range(100)]
+        await b.client.create(pod("web", on="a", volumes=volumes))
+        await b.settle()
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count_turns())
+        assert len((await b.controller.compare_states()).volumes) == 100
+        counting.cancel()
+        assert turns >= 3
+
+
+async def test_it_moves_when_the_old_node_has_unmounted_it() -> None:
+    async with bench("a", "b") as b:
+        await b.client.create(pod("old", on="a", **ebs("vol-pv")))
+        await b.attach("a")
+        await b.status("a", volumesInUse=[NAME])
+        await b.client.create(pod("new", on="b", **ebs("aws:///vol-pv")))
+        text = f'Multi-Attach error for volume "{DRIVER}-vol-pv" Volume is already used by pod(s) old'
+        await b.wait_for_event("FailedAttachVolume", text)
+        await b.kill("old")
+        await b.status("a", volumesInUse=[])
+        await b.detach("a")
+        await b.attach("b")
+        await b.wait_until_gone("a")
+
+
+async def test_an_attachment_of_a_volume_that_no_pod_has_any_more_is_found_after_a_restart() -> None:
+    async with world() as around:
+        await around.client.create(node("a"))
+        source = {"csi": {"driver": DRIVER, "volumeHandle": "vol-pv"}, "accessModes": ["ReadWriteOnce"]}
+        spec = {"attacher": DRIVER, "nodeName": "a", "source": {"inlineVolumeSpec": source}}
+        name = names.attachment_name("vol-pv", DRIVER, "a")
+        left = codec.convert(VolumeAttachment, {"metadata": {"name": name}, "spec": spec})
+        await around.client.create(left)
+        async with running(AttachDetach(around.role("ad")).run()):
+            await AttachDetachBench(around).wait_until_gone("a")
+
+
+async def test_pods_that_name_a_disk_and_pods_of_its_claim_share_one_attachment() -> None:
+    async with bench("a") as b:
+        await b.pair()
+        await b.client.create(pod("by-claim", "data", on="a"))
+        await b.client.create(pod("by-name", on="a", **ebs("vol-pv")))
+        await b.attach("a")
+        assert (await b.attachment("a")).spec.source.persistent_volume_name == "pv"
+        await b.kill("by-claim")
+        await b.settle()
+        assert not (await b.attachment("a")).is_deleting
+        await b.kill("by-name")
+        await b.detach("a")
+        await b.wait_until_gone("a")

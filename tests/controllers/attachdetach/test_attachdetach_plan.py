@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.waits import describe_wait
-from volplane.api import codec
+from volplane.api import codec, names
 from volplane.api.core import Pod
 from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.facts import split
@@ -48,6 +48,8 @@ def describe_step(step: object) -> str:
             return f"ReportAttachFailure {node}: {message}"
         case Wait():
             return f"{describe_wait(step)} {step.seconds:g}".removesuffix(" inf")
+        case p.AddToVolumesAttached(node, device) if device:
+            return f"AddToVolumesAttached {node} {device}"
         case p.CreateAttachment(node) | p.AddToVolumesAttached(node) | p.RemoveFromVolumesAttached(node):
             return f"{type(step).__name__} {node}"
     raise AssertionError(step)
@@ -92,6 +94,70 @@ CASES: dict[str, tuple[AttachDetachView, list[str]]] = {
     "the attachment vanished under a pod": (
         view("a", nodes={"a": MOUNTED}),
         ["RemoveFromVolumesAttached a", "CreateAttachment a"],
+    ),
+    # made by hand
+    "made by hand, unwanted: kept": (view("", at("a", by_hand=True), nodes={"a": NodeFacts()}), []),
+    "made by hand, its pod has left": (view("", at("a", by_hand=True)), ["RemoveFromVolumesAttached a"]),
+    "made by hand, its pod is leaving": (view("", at("a", by_hand=True), nodes={"a": MOUNTED}), []),
+    "made by hand, deleted by hand": (view("", at("a", by_hand=True, deleting=True)), [DETACHING]),
+    "made by hand, wanted there": (
+        view("a", at("a", by_hand=True), nodes={"a": NodeFacts()}),
+        ["CreateAttachment a"],
+    ),
+    "made by hand, wanted there, and the controller's own": (
+        view("a", at("a", by_hand=True), at("a"), nodes={"a": NodeFacts()}),
+        ["AddToVolumesAttached a"],
+    ),
+    "made by hand, wanted there, being deleted": (
+        view("a", at("a", by_hand=True, deleting=True), nodes={"a": NodeFacts()}),
+        [DETACHING],
+    ),
+    "made by hand for a FlexVolume, wanted there": (
+        view("a", at("a", by_hand=True), is_flex=True, nodes={"a": NodeFacts()}),
+        ["AddToVolumesAttached a"],
+    ),
+    "not attached any more, the node still lists it": (
+        view("a", at("a", attached=False), nodes={"a": MOUNTED}),
+        ["RemoveFromVolumesAttached a", f"{ATTACHING} 120"],
+    ),
+    # FlexVolumes
+    "a FlexVolume is attached with its device": (
+        view("a", at("a", device_path="/dev/x"), is_flex=True, nodes={"a": NodeFacts()}),
+        ["AddToVolumesAttached a /dev/x"],
+    ),
+    "a FlexVolume was attached again as another device": (
+        view("a", at("a", device_path="/dev/y"), nodes={"a": NodeFacts(listed=True, device_path="/dev/x")}),
+        ["AddToVolumesAttached a /dev/y"],
+    ),
+    "its driver is at work": (
+        view("a", at("a", attached=False), is_flex=True),
+        ["Wait FlexAttach(a, d) 120"],
+    ),
+    "its driver does not answer": (
+        view("a", at("a", attached=False, waiting_for=120.0), is_flex=True),
+        ["ReportAttachFailure a: timed out waiting for FlexVolume driver d to attach volume h"],
+    ),
+    "its driver detaches": (
+        view("", at("a", deleting=True), is_flex=True),
+        ["Wait FlexDetach(a, d)"],
+    ),
+    "its driver is missing, and that of the node may not attach": (
+        view("a", is_flex=True, flex_missing="not found"),
+        ["Wait FlexDriverMissing(a, d): not found"],
+    ),
+    "its driver is missing, and that of the node attaches": (
+        view("a", is_flex=True, flex_missing="not found", nodes={"a": NodeFacts(in_use=True)}),
+        ["ReportAttachFailure a: not found", "Wait FlexDriverMissing(a, d): not found"],
+    ),
+    "its driver is being loaded": (
+        view(
+            "a", is_flex=True, flex_missing="loading", flex_loading=True, nodes={"a": NodeFacts(in_use=True)}
+        ),
+        ["Wait FlexDriverMissing(a, d): loading"],
+    ),
+    "its driver is missing, and it is attached": (
+        view("a", at("a"), is_flex=True, flex_missing="not found"),
+        [],
     ),
     # leaving
     "unwanted and unmounted": (view("", at("a")), ["RemoveFromVolumesAttached a", "DeleteAttachment a"]),
@@ -255,13 +321,20 @@ def test_the_other_messages_keep_their_blanks() -> None:
     assert p.failure_message("pv", "x") == 'AttachVolume.Attach failed for volume "pv" : x'
 
 
+def test_attachments_of_one_volume_have_other_names_for_csi_and_flex() -> None:
+    csi, flex = view(), view(is_flex=True, unique_name="d/h")
+    assert csi.attachment_name("a") == names.attachment_name("h", "d", "a")
+    assert flex.attachment_name("a") == names.flex_attachment_name("d/h", "a")
+    assert flex.attachment_name("a") != flex.attachment_name("b")
+
+
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
         ("kubernetes.io/csi/ebs.csi.aws.com^vol-1", ("ebs.csi.aws.com", "vol-1")),
         ("kubernetes.io/csi/ebs.csi.aws.com^vol^1", None),
         ("kubernetes.io/csi/ebs.csi.aws.com", None),
-        ("flexvolume-example/disk/x^y", None),
+        ("example.com/disks/pv-1", ("example.com/disks", "pv-1")),
     ],
 )
 def test_a_name_is_read_only_without_doubt(name: str, parts: tuple[str, str] | None) -> None:

@@ -114,6 +114,7 @@ OUTSIDE = p.AWAITS_OUTSIDE.format("ebs.csi.aws.com")
 MISMATCH = 'Cannot bind to requested volume "v": requested PV is too small'
 TAKEN = 'volume "v" already bound to a different claim.'
 DELAYED = storage_class("WaitForFirstConsumer")
+REMOVED = "the in-tree plugin kubernetes.io/rbd was removed from Kubernetes in v1.31"
 NO_PLUGIN = "no volume plugin matched name: kubernetes.io/no-provisioner"
 
 CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
@@ -192,6 +193,15 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
             storage_class=storage_class(provisioner="kubernetes.io/no-provisioner"),
         ),
         [f"Warning ProvisioningFailed: {NO_PLUGIN}", "Wait NoVolumePlugin(kubernetes.io/no-provisioner)"],
+    ),
+    "1.53 a plugin that was removed": (
+        ClaimView(
+            claim(storageClassName="fast"), storage_class=storage_class(provisioner="kubernetes.io/rbd")
+        ),
+        [
+            f"Warning ProvisioningFailed: no volume plugin matched name: kubernetes.io/rbd: {REMOVED}",
+            f"Wait NoVolumePlugin(kubernetes.io/rbd): {REMOVED}",
+        ],
     ),
     "1.54 hand-off": (
         ClaimView(claim(storageClassName="fast"), storage_class=storage_class()),

@@ -225,12 +225,12 @@ async def test_every_built_in_kind_that_can_be_made_and_deleted_is_followed() ->
         "poddisruptionbudgets.policy",
         "roles.rbac.authorization.k8s.io",
         "leases.coordination.k8s.io",
+        "ingresses.networking.k8s.io",
     } < names
     assert not names & {
         "events",
         "events.events.k8s.io",
         "componentstatuses",
-        "resourceclaims.resource.k8s.io",
     }
 
 
@@ -245,3 +245,20 @@ async def test_a_secret_with_a_living_and_a_dead_custom_owner_keeps_the_living()
             return [r.name for r in held.metadata.owner_references] == ["second"]
 
         await until(is_left)
+
+
+async def test_a_circle_of_owners_does_not_stop_a_foreground_deletion() -> None:
+    async with world() as env:
+        client = env.client
+        maps = [await client.create(make_object(ConfigMap, name)) for name in ("a", "b", "c")]
+        for at, one in enumerate(maps):
+            owner = codec.to_dict(owned_by(maps[at - 1], block_owner_deletion=True, controller=True))
+            patch = {"metadata": {"ownerReferences": [owner]}}
+            await client.patch(ConfigMap, one.name, "default", merge=patch)
+        async with running(GarbageCollector(env.role("gc")).run()):
+            await client.delete(ConfigMap, "a", "default", propagation="Foreground")
+
+            async def gone() -> bool:
+                return not await client.list(ConfigMap, "default")
+
+            assert await until(gone)

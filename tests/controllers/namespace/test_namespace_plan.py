@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from volplane.api import codec, kinds
-from volplane.api.core import Namespace, Pod
+from volplane.api.core import ConfigMap, Namespace, Pod
 from volplane.controllers.namespace.plan import (
     FINALIZER,
     LOOK_AGAIN,
@@ -70,6 +70,6 @@ def test_conditions_that_stay_keep_their_time() -> None:
     assert list(plan(NamespaceView(later, "2026-01-01T00:01:00Z", {}))) == [FinalizeNamespace()]
 
 
-def test_pods_are_deleted_last() -> None:
-    everything = [kinds.of(kind) for kind in (Pod, Namespace)]
-    assert [kind.kind for kind in order(everything)] == ["Pod"]
+def test_pods_are_deleted_first() -> None:
+    everything = [kinds.of(kind) for kind in (ConfigMap, Pod, Namespace)]
+    assert [kind.kind for kind in order(everything)] == ["Pod", "ConfigMap"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from volplane.csi import v1
 from volplane.sdk import errors
 
 GIB = 1 << 30
+FILE_SYSTEMS = ("", "ext4", "xfs")
 MAX_VOLUMES = 4  # volumes on a node
 Mode = v1.VolumeCapability.AccessMode
 SHARED = (Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI_NODE_MULTI_WRITER)
@@ -73,12 +75,13 @@ class SampleDriver(sdk.Driver):
     # --- controller
 
     async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
-        refuse_shared(request.volume_capabilities)
+        if why_not := self.unsupported_reason(request.volume_capabilities):
+            raise errors.InvalidArgument(why_not)
         id, wanted = self.id_for(request.name), request.capacity_range
         source = source_of(request)
         note = self.find_record(id)
         if note is None:
-            size = wanted.required_bytes or min(wanted.limit_bytes or GIB, GIB)
+            size = self.choose_size(wanted)
             await self.fill(id, size, source)
             note = {"name": request.name, "size": size, "source": source, "key": key_of(request.secrets)}
             self.save_record(id, note)
@@ -89,6 +92,18 @@ class SampleDriver(sdk.Driver):
         if source:
             volume.content_source.CopyFrom(request.volume_content_source)
         return v1.CreateVolumeResponse(volume=volume)
+
+    def choose_size(self, wanted: v1.CapacityRange) -> int:
+        return wanted.required_bytes or min(wanted.limit_bytes or GIB, GIB)
+
+    def unsupported_reason(self, capabilities: Any) -> str:
+        """What of the capabilities a disk does not support; "" if it supports all."""
+        for capability in capabilities:
+            if capability.access_mode.mode in SHARED:
+                return "a disk is at one node only"
+            if capability.mount.fs_type not in FILE_SYSTEMS:
+                return f"{capability.mount.fs_type} is no file system of a disk"
+        return ""
 
     def id_for(self, name: str) -> str:
         return f"vol-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
@@ -161,6 +176,8 @@ class SampleDriver(sdk.Driver):
         self, request: v1.ValidateVolumeCapabilitiesRequest
     ) -> v1.ValidateVolumeCapabilitiesResponse:
         self.get_record(request.volume_id)
+        if why_not := self.unsupported_reason(request.volume_capabilities):
+            return v1.ValidateVolumeCapabilitiesResponse(message=why_not)
         confirmed = v1.ValidateVolumeCapabilitiesResponse.Confirmed(
             volume_capabilities=request.volume_capabilities
         )
@@ -188,6 +205,7 @@ class SampleDriver(sdk.Driver):
             source = self.get_record(request.source_volume_id)
             await self.copy_snapshot(request.source_volume_id, id)
             note = {"size": source["size"], "volume": request.source_volume_id, "key": source["key"]}
+            note["time"] = int(time.time())
             self.save_record(id, note)
         if note["volume"] != request.source_volume_id:
             raise errors.AlreadyExists(f"{request.name} is of {note['volume']}")
@@ -247,8 +265,9 @@ class SampleDriver(sdk.Driver):
         return v1.NodeStageVolumeResponse()
 
     async def format(self, device: str, request: v1.NodeStageVolumeRequest) -> None:
-        kind = request.volume_capability.mount.fs_type
-        await self.mounter.stage(device, request.staging_target_path, kind or "ext4")
+        mount = request.volume_capability.mount
+        flags = tuple(mount.mount_flags)
+        await self.mounter.stage(device, request.staging_target_path, mount.fs_type or "ext4", flags)
 
     async def node_unstage_volume(self, request: v1.NodeUnstageVolumeRequest) -> v1.NodeUnstageVolumeResponse:
         await self.mounter.unstage(request.staging_target_path)
@@ -262,13 +281,21 @@ class SampleDriver(sdk.Driver):
             device for device, file in (await self.host.loops()).items() if os.path.basename(file) == name
         ]
 
+    def device_user(self, id: str) -> Path:
+        """A file that exists while this node uses the device: all nodes of a test have the same devices."""
+        return self.root / f".{os.path.basename(id)}.{self.node}.device"
+
     async def attach_loop_device(self, id: str) -> str:
+        self.device_user(id).touch()
         found = await self.devices(id)
         return found[0] if found else await self.host.loop_attach(self.image(id))
 
     async def release(self, id: str) -> None:
+        if not self.device_user(id).exists():
+            return
         for device in await self.devices(id):
             await self.host.loop_detach(device)
+        self.device_user(id).unlink()
 
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         self.get_record(request.volume_id)
@@ -307,11 +334,6 @@ class SampleDriver(sdk.Driver):
         return v1.NodeExpandVolumeResponse(capacity_bytes=size)
 
 
-def refuse_shared(capabilities: Any) -> None:
-    if any(c.access_mode.mode in SHARED for c in capabilities):
-        raise errors.InvalidArgument("a disk is at one node only")
-
-
 def source_of(request: v1.CreateVolumeRequest) -> list[str]:
     source = request.volume_content_source
     if source.HasField("snapshot"):
@@ -328,7 +350,7 @@ def to_snapshot(id: str, note: dict[str, Any]) -> v1.Snapshot:
         snapshot_id=id,
         source_volume_id=note["volume"],
         size_bytes=note["size"],
-        creation_time={"seconds": 1_700_000_000},
+        creation_time={"seconds": note["time"]},
         ready_to_use=True,
     )
 

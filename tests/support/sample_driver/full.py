@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack
 from typing import ClassVar
@@ -112,6 +113,7 @@ class FullDriver(SampleDriver):
             for volume, snapshot in cuts.items():
                 source = sources[volume]
                 record = {"size": source["size"], "volume": volume, "key": source["key"], "group": group}
+                record["time"] = int(time.time())
                 self.save_record(snapshot, record)
             note = {"volumes": volumes, "snapshots": sorted(cuts.values())}
             self.save_record(group, note)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.support.sample_driver.careless_mutants import CARELESS_MUTANTS
+from tests.support.sample_driver.directory_mutants import DIRECTORY_MUTANTS
 from tests.support.sample_driver.driver import SampleDriver, key_of
 from tests.support.sample_driver.full import FullDriver
 from tests.support.sample_driver.full_mutants import FULL_MUTANTS
+from tests.support.sample_driver.sequence_mutants import SEQUENCE_MUTANTS
+from volplane import sdk
 from volplane.csi import v1
 from volplane.host import filesystems
 from volplane.sdk import errors
@@ -199,7 +203,7 @@ class SharesNothing(SampleDriver):
         return v1.NodePublishVolumeResponse()
 
 
-MUTANTS: Mapping[str, type[SampleDriver]] = {
+MUTANTS: Mapping[str, Callable[[str, str], sdk.Driver]] = {
     "none": FullDriver,
     "not-idempotent": NotIdempotent,
     "loses-publish-context": LosesPublishContext,
@@ -219,4 +223,7 @@ MUTANTS: Mapping[str, type[SampleDriver]] = {
     "publishes-unstaged": PublishesUnstaged,
     "shares-nothing": SharesNothing,
     **FULL_MUTANTS,
+    **CARELESS_MUTANTS,
+    **DIRECTORY_MUTANTS,
+    **SEQUENCE_MUTANTS,
 }

@@ -1,4 +1,4 @@
-"""Service and Endpoints. They are only data: nothing here routes packets."""
+"""Service and Endpoints. Nothing here routes packets to them."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar

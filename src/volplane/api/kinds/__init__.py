@@ -1,4 +1,4 @@
-"""The built-in kinds, one row each. To add a kind, write a Struct and a row here.
+"""The built-in kinds, one row each. To add a kind, write a row here, and a Struct if anything acts on it.
 
 A row names everything that the server knows about a kind: its names and scope, the class with its rules
 (`strategy`), which updates and deletes it allows, its selectable fields and its table columns (the language
@@ -9,20 +9,22 @@ come from the published schema (`api.published_schema`), default values from `ap
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from msgspec import defstruct
 
 from volplane.api import authentication, autoscaling, policy, snapshot
 from volplane.api.kind import Kind as Kind
 from volplane.api.kind import Subresource as Subresource
-from volplane.api.kinds import cluster, core, storage, workloads
+from volplane.api.kinds import cluster, core, data, storage, workloads
 from volplane.api.kinds.shared import CREATE, builtin_kind
 from volplane.api.kinds.shared import SCALE as SCALE
 from volplane.api.kinds.shared import STATUS as STATUS
 from volplane.api.meta import PartialObjectMetadata, Resource
+from volplane.api.published_schema import message_name
 
-# Kinds that a server serves from the start: those that are only data, and those whose controllers exist.
-ALL: tuple[Kind, ...] = (*core.KINDS, *workloads.KINDS, *storage.KINDS, *cluster.KINDS)
+# Kinds that a server serves from the start: those whose controllers exist, and those that are only data.
+ALL: tuple[Kind, ...] = (*core.KINDS, *workloads.KINDS, *storage.KINDS, *cluster.KINDS, *data.KINDS)
 
 # Objects that are posted to subresources and never stored.
 SUBRESOURCE_KINDS: tuple[Kind, ...] = (
@@ -68,12 +70,21 @@ CLIENT_KINDS: tuple[Kind, ...] = (
     ),
 )
 
-_BY_TYPE = {k.type: k for k in ALL + SUBRESOURCE_KINDS + CLIENT_KINDS}
+_BY_TYPE = {k.struct: k for k in ALL + SUBRESOURCE_KINDS + CLIENT_KINDS if k.struct is not None}
 _BY_KIND = {(k.api_version, k.kind): k for k in ALL + SUBRESOURCE_KINDS}
+_BY_MESSAGE = {k.message: k for k in data.KINDS}
 
 
 def of(type: type[Resource]) -> Kind:
-    return _BY_TYPE[type]
+    return find(type) or _BY_TYPE[type]
+
+
+def find(type: type[Any]) -> Kind | None:
+    """The kind of a type; None for parts of objects."""
+    found = _BY_TYPE.get(type)
+    if found is None and issubclass(type, Resource) and (found := _BY_MESSAGE.get(message_name(type))):
+        _BY_TYPE[type] = found
+    return found
 
 
 def by_kind(api_version: str, kind: str) -> Kind | None:
@@ -88,3 +99,10 @@ def define_metadata_only_type(
     made: type[Resource] = defstruct(kind, [], bases=(PartialObjectMetadata,), module=__name__)  # type: ignore[assignment]
     _BY_TYPE[made] = Kind(made, group, version, kind, plural, namespaced=namespaced)
     return made
+
+
+def metadata_type(kind: Kind) -> type[Resource]:
+    """A type that has at least the metadata of a built-in kind's objects."""
+    return kind.struct or define_metadata_only_type(
+        kind.group, kind.version, kind.kind, kind.plural, namespaced=kind.namespaced
+    )

@@ -1,4 +1,4 @@
-"""The kinds of the other groups: leases, events, reviews, RBAC, certificates, classes, devices."""
+"""The kinds of the other groups: leases, events, reviews, RBAC, certificates, classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from volplane.api import (
     events,
     noderuntime,
     rbac,
-    resource,
     scheduling,
 )
 from volplane.api.kind import Subresource, selectable
@@ -20,8 +19,6 @@ from volplane.api.kinds.shared import (
     CREATE,
     EVENT_REFERENCE,
     EVENT_TITLES,
-    NAME_AND_AGE,
-    READ_AND_DELETE,
     STATUS,
     builtin_kind,
 )
@@ -178,50 +175,6 @@ KINDS = (
             Endpoints = slice_addresses(endpoints)
             Age
         """,
-    ),
-    # No component here allocates devices. Schedulers and kubelets read these lists, which are always empty:
-    # nothing can be created.
-    builtin_kind(
-        resource.ResourceClaim,
-        "resourceclaims.resource.k8s.io",
-        verbs=READ_AND_DELETE,
-        subresources=(STATUS,),
-        returns_deleted=True,
-        columns="""
-            Name
-            State = resource_claim_state()
-            Age
-        """,
-    ),
-    builtin_kind(
-        resource.ResourceClaimTemplate,
-        "resourceclaimtemplates.resource.k8s.io",
-        verbs=READ_AND_DELETE,
-        returns_deleted=True,
-        columns=NAME_AND_AGE,
-    ),
-    builtin_kind(
-        resource.ResourceSlice,
-        "resourceslices.resource.k8s.io",
-        namespaced=False,
-        verbs=READ_AND_DELETE,
-        returns_deleted=True,
-        selectable=selectable("spec.nodeName", "spec.driver"),
-        columns="""
-            Name
-            Node = spec.nodeName|<unset>
-            Driver = spec.driver
-            Pool = spec.pool.name
-            Age
-        """,
-    ),
-    builtin_kind(
-        resource.DeviceClass,
-        "deviceclasses.resource.k8s.io",
-        namespaced=False,
-        verbs=READ_AND_DELETE,
-        returns_deleted=True,
-        columns=NAME_AND_AGE,
     ),
     builtin_kind(
         apiextensions.CustomResourceDefinition,

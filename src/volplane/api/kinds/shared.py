@@ -11,7 +11,6 @@ __all__ = ["CRUD"]
 
 CREATE = ("create",)
 CONNECT = ("create", "get")
-READ_AND_DELETE = ("delete", "deletecollection", "get", "list", "watch")
 PROXY = ("create", "delete", "get", "patch", "update")
 
 STATUS = Subresource("status")

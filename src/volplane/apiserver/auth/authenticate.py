@@ -59,6 +59,8 @@ class Authenticator:
 
     def __call__(self, request: Request) -> RequestUser:
         peer = request.peer
+        if peer is not None and not peer.is_valid:
+            raise Unauthorized()  # checked with each request: a connection may outlive its certificate
         if peer is not None and peer.common_name:
             return _certificate_user(peer)
         token = bearer_token(request)

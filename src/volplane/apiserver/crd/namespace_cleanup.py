@@ -46,7 +46,7 @@ class NamespaceCleanup:
 
     def _entries(self) -> list[ServedResource]:
         """Return one served resource per store prefix, which all versions of a kind share."""
-        served = (e for e in self._backend.registry if e.kind.type is None and e.kind.namespaced)
+        served = (e for e in self._backend.registry if e.kind.is_custom and e.kind.namespaced)
         return list({entry.prefix: entry for entry in served}.values())
 
     async def _empty(self, namespace: str) -> None:

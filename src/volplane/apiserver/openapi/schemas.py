@@ -14,19 +14,14 @@ from volplane.api import kinds
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, ListMeta, ObjectMeta, Resource, Status
 from volplane.api.object import Field, Object, schema
-from volplane.api.published_schema import integer_width, required_fields
+from volplane.api.published_schema import integer_width, message_name, package_of, required_fields
 from volplane.apiserver.openapi.descriptions import describe_field, describe_type
 
-META = "io.k8s.apimachinery.pkg.apis.meta.v1"
+META = package_of("meta")
 PATCH = f"{META}.Patch"
 QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 
-_PACKAGES = {
-    "meta": META,
-    "apiextensions": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
-    "noderuntime": "io.k8s.api.node.v1",
-}
 _FORMATS = {
     "quantity": QUANTITY,
     "date-time": f"{META}.Time",
@@ -55,8 +50,7 @@ Custom = Callable[[Kind], Mapping[str, Any]]  # the published schema of a custom
 
 def package(of: type[Object]) -> str:
     """The prefix of a type's name, from the file of its group."""
-    group = of.__module__.split(".")[2]
-    return _PACKAGES.get(group, f"io.k8s.api.{group}.v1")
+    return package_of(message_name(of).partition(".")[0])
 
 
 def name_of(of: type[Object]) -> str:
@@ -134,7 +128,7 @@ def definition(of: type[Object]) -> dict[str, Any]:
         made["required"] = needed
     if getattr(of, "atomic", False):
         made["x-kubernetes-map-type"] = "atomic"
-    kind = kinds._BY_TYPE.get(of) if issubclass(of, Resource) else None
+    kind = kinds.find(of)
     if kind is not None:
         made["x-kubernetes-group-version-kind"] = [gvk(kind)]
     elif of in _WITH_TYPE_META:

@@ -237,16 +237,12 @@ def _local(path: str, source: Any) -> Causes:
     )
 
 
-def _flex(path: str, source: Any) -> Causes:
-    return checks.present(f"{path}.driver", source.driver)
-
-
 _CHECKS: Mapping[str, Callable[[str, Any], Causes]] = {
     "csi": _csi,
     "host_path": sources.host_path,
     "local": _local,
     "nfs": sources.nfs,
-    "flex_volume": _flex,
+    "flex_volume": sources.flex,
 }
 
 

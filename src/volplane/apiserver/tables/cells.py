@@ -9,7 +9,6 @@ from typing import Any
 from volplane.api import batch, core, discovery, events, rbac
 from volplane.api.certificates import CertificateSigningRequestStatus
 from volplane.api.meta import LabelSelector, OwnerReference
-from volplane.api.resource import ResourceClaim
 from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.api.storage import StorageClass, TokenRequest
 from volplane.apiserver.strategies.events_k8s_io import to_core_event
@@ -292,13 +291,4 @@ def request_condition(status: CertificateSigningRequestStatus) -> str:
     words = ["Denied" if "Denied" in types else "Approved" if "Approved" in types else "Pending"]
     words += ["Failed"] if "Failed" in types else []
     words += ["Issued"] if status.certificate else []
-    return ",".join(words)
-
-
-def resource_claim_state(claim: ResourceClaim) -> str:
-    words = ["deleted"] if claim.is_deleting else []
-    if claim.status.allocation is not None:
-        words += ["allocated", "reserved"] if claim.status.reserved_for else ["allocated"]
-    elif not claim.is_deleting:
-        words.append("pending")
     return ",".join(words)

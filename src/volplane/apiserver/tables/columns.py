@@ -8,7 +8,7 @@
 
 Each line is a column. `*` marks a column that only `-o wide` shows; `#type` or `#type:format` follows a title
 whose cells are not plain strings. After `=` is the source of the cells: a path in the object's JSON, or a
-function of `tables.cells` or `tables.pods`, called with the object or with the value at a path. `?x` is shown
+function of a module in `tables`, called with the object or with the value at a path. `?x` is shown
 instead of an absent value, `|x` instead of an absent or empty one. Titles joined by `&` share one function,
 which returns a cell for each. `Name` and `Age` need no source.
 """
@@ -26,13 +26,13 @@ from msgspec import Struct
 
 from volplane.api.kinds import Kind
 from volplane.apiserver.object_access import path_reader
-from volplane.apiserver.tables import cells, pods
+from volplane.apiserver.tables import cells, data_cells, pods
 
 _SOURCE = re.compile(r"(?:(\w+)\(([\w.]*)\)|([\w.]+))(?:([?|])(.*))?")
 _KNOWN_SOURCES: Mapping[str, str] = {"Name": "metadata.name", "Age": "age(metadata.creationTimestamp)"}
 _LITERALS: Mapping[str, Any] = {"null": None, "true": True, "false": False, "0": 0, "1": 1}
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {**vars(cells), **vars(pods)}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {**vars(cells), **vars(data_cells), **vars(pods)}
 
 Cell = Callable[[Any, datetime], Any]
 

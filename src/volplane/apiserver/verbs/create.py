@@ -131,7 +131,7 @@ async def _commit(backend: Backend, entry: ServedResource, call: ApiCall, obj: A
         if await backend.store.get(key) is not None:
             raise KeyExists(key)
         return WriteResult(entry, obj, value, 0, created=True)
-    return await commit_write(entry, obj, value, backend.create(call, entry, key, value), created=True)
+    return await commit_write(entry, obj, value, backend.create(call, entry, key, value, obj), created=True)
 
 
 async def commit_write(

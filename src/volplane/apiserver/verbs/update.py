@@ -188,7 +188,7 @@ async def commit(
     check_size(value, record.value)
     if call.dry_run:
         return WriteResult(entry, new, value, record.revision)
-    return await commit_write(entry, new, value, backend.update(call, entry, record, value))
+    return await commit_write(entry, new, value, backend.update(call, entry, record, value, old, new))
 
 
 def _to_store(entry: ServedResource, old: Any, new: Any) -> tuple[Any, bytes]:
@@ -212,6 +212,6 @@ async def remove(
     value = entry.access.encode_stored(obj)
     if call.dry_run:
         return WriteResult(entry, obj, value, record.revision, gone=True)
-    event = await backend.delete(call, entry, record)
+    event = await backend.delete(call, entry, record, obj)
     meta = structs.replace(entry.access.metadata(obj), resource_version=str(event.revision))
     return WriteResult(entry, entry.access.with_metadata(obj, meta), value, event.revision, gone=True)

@@ -58,6 +58,11 @@ def read_driver_file(path: str | Path) -> ExternalDriver:
         documents = list(yaml.load_all(file.read_text(), Loader=yaml.CSafeLoader))
     except OSError as error:
         raise InvalidDriver(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidDriver(
+            f"{path} is not text: it must be YAML that describes the driver; use --driver-command for a"
+            " program"
+        ) from error
     except yaml.YAMLError as error:
         raise InvalidDriver(f"{path} is not YAML: {error}") from error
     try:

@@ -7,6 +7,7 @@ into the container.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable, Iterator
 
@@ -36,7 +37,7 @@ def _paths_of(command: Command) -> Iterator[str]:
     for text in texts:
         for part in (*text.partition("=")[::2], *text.split(":")):
             if part.startswith("/") and os.path.exists(part):
-                yield from _unless_shared(part)
+                yield from _with_neighbours(part)
 
 
 def _interpreter(program: str) -> str:
@@ -56,16 +57,39 @@ def _unless_shared(path: str) -> Iterator[str]:
         yield os.path.normpath(path)
 
 
+def _with_neighbours(path: str) -> Iterator[str]:
+    """A directory, or the directory of a file: a script may import the files beside it."""
+    directory = path if os.path.isdir(path) else os.path.dirname(path)
+    yield from _unless_shared(path if os.path.normpath(directory) in _SHARED_DIRECTORIES else directory)
+
+
 def _install_directory(program: str) -> Iterator[str]:
     """The directory of an installed program, with the files it may need, as in a virtual environment."""
     directory = os.path.dirname(program)
     if os.path.basename(directory) == "bin":
         directory = os.path.dirname(directory)
-    yield from _unless_shared(program if directory in _SHARED_DIRECTORIES else directory)
+    if directory in _SHARED_DIRECTORIES:
+        yield from _unless_shared(program)
+    else:
+        yield from _unless_shared(directory)
+        yield from _editable_installs(directory)
+
+
+def _editable_installs(environment: str) -> Iterator[str]:
+    """The directories of packages that `pip install -e` has put into a Python environment."""
+    for file in glob.glob(f"{glob.escape(environment)}/lib/python3*/site-packages/*.pth"):
+        with open(file, errors="replace") as lines:
+            for line in map(str.strip, lines):
+                if line.startswith("/") and os.path.isdir(line):
+                    yield from _unless_shared(line)
 
 
 def _is_seen(path: str, mounts: Iterable[str]) -> bool:
     real = os.path.realpath(path)
+    if real != path and any(
+        _inside(path, place) and not _inside(real, place) for place in (*EMPTY, *SECRETS)
+    ):
+        return False  # a link in a place that the container does not have
     covered = [os.path.realpath(place) for place in (*EMPTY, *SECRETS)]
     if any(_inside(real, place) for place in covered):
         shown = [place for place in interpreter_paths() if any(_inside(place, other) for other in covered)]

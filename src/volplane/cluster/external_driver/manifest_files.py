@@ -10,19 +10,22 @@ from __future__ import annotations
 import posixpath
 import re
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from volplane.api.meta import Resource
-from volplane.cluster.external_driver.command import FIELDS
+from volplane.cluster.external_driver.command import FIELDS, for_manifest
 from volplane.cluster.external_driver.driver_file import BadField, read_object, with_objects
 from volplane.cluster.external_driver.model import Command, ExternalDriver, InvalidDriver
+from volplane.cluster.external_driver.sidecar_flags import keep_author_flags
 from volplane.node.image_overrides import SHELLS, image_repository
 
 WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
 REGISTRAR = "csi-node-driver-registrar"
 OF_CONTROLLER = frozenset({"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"})
 OWN_KINDS = ("CSIDriver", "StorageClass", "VolumeSnapshotClass", "VolumeAttributesClass", "Secret")
+# What a driver reads from the API server, beside its own kinds and objects of the kinds that it defines.
+READ_KINDS = ("Namespace", "CustomResourceDefinition", "ConfigMap", "ClusterRole")
 # Paths that are the same outside a container: directories of the kubelet and of the machine.
 SAME_PATHS = ("/var/lib/kubelet", "/dev", "/sys", "/proc", "/run", "/etc", "/lib/modules", "/usr")
 _INSTANCE = {path: name for name, path in reversed(FIELDS.items())}
@@ -48,7 +51,15 @@ def from_manifests(things: Sequence[Manifest], images: Mapping[str, Command]) ->
             sides.setdefault(side, _command(pod, container, images, things))
     if "node" not in sides:
         raise InvalidDriver(f"no pod of the manifests has the driver and a {REGISTRAR}")
-    external = ExternalDriver(controller=sides.get("controller"), node=sides["node"])
+    accounts = {pod["serviceAccountName"] for pod, _ in found if pod.get("serviceAccountName")}
+    external = ExternalDriver(
+        controller=sides.get("controller"),
+        node=sides["node"],
+        deployed_sidecars=_find_sidecars((pod for pod, _ in found), things),
+        resources=tuple(_find_resources(things)),
+        cluster_roles=tuple(_find_roles(accounts, things)),
+        has_account=bool(accounts),
+    )
     try:
         own = [read_object(dict(thing)) for thing in things if thing["kind"] in OWN_KINDS]
         return with_objects(external, _ours(own, things))
@@ -60,6 +71,25 @@ def _ours(objects: list[Resource], things: Sequence[Manifest]) -> list[Resource]
     """The classes of this driver, if the manifests have several drivers."""
     names = {_name(thing) for thing in things if thing["kind"] == "CSIDriver"}
     return [o for o in objects if not names or getattr(o, "provisioner", None) in (None, *names)]
+
+
+def _find_resources(things: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Objects that the driver may read, those that others need first."""
+    definitions = [thing for thing in things if thing["kind"] == "CustomResourceDefinition"]
+    defined = {((one.get("spec") or {}).get("names") or {}).get("kind") for one in definitions}
+    for kind in READ_KINDS:
+        yield from (thing for thing in things if thing["kind"] == kind)
+    yield from (thing for thing in things if thing["kind"] in defined)
+
+
+def _find_roles(accounts: Collection[str], things: Sequence[Manifest]) -> Iterator[str]:
+    """The cluster roles of the manifests that are bound to one of the accounts, in the whole cluster."""
+    known = {_name(thing) for thing in things if thing["kind"] == "ClusterRole"}
+    for thing in things:
+        subjects = {one.get("name") for one in thing.get("subjects") or ()}
+        role = (thing.get("roleRef") or {}).get("name")
+        if thing["kind"] == "ClusterRoleBinding" and role in known and subjects & set(accounts):
+            yield role
 
 
 def _pods(things: Sequence[Manifest]) -> Iterator[Manifest]:
@@ -94,6 +124,18 @@ def _sides(pod: Manifest) -> Iterator[str]:
         yield "node"
     if beside & OF_CONTROLLER:
         yield "controller"
+
+
+def _find_sidecars(pods: Iterable[Manifest], things: Sequence[Manifest]) -> dict[str, tuple[str, ...]]:
+    """The flags of the sidecars beside the driver, by role."""
+    made: dict[str, tuple[str, ...]] = {}
+    for container in (one for pod in pods for one in pod["containers"]):
+        image = image_repository(container.get("image", "")).rpartition("/")[2]
+        if image in OF_CONTROLLER:
+            known = _environment(container, things)
+            words = [for_manifest(_expand(str(word), known)) for word in container.get("args") or ()]
+            made.setdefault(image.removeprefix("csi-"), keep_author_flags(words))
+    return made
 
 
 def _command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
@@ -47,7 +48,13 @@ class ExternalDriver(Struct, frozen=True, kw_only=True):
     objects: tuple[Resource, ...] = ()  # other objects of the file
     shape: DeploymentShape = DeploymentShape.AUTO
     sidecars: Mapping[str, tuple[str, ...]] = {}  # additional flags by sidecar
+    # Flags of the sidecars in the author's manifests: they replace the defaults.
+    deployed_sidecars: Mapping[str, tuple[str, ...]] = {}
     images: Mapping[str, Command] = {}  # programs that replace images of `objects`
+    # Of the author's manifests, as they are written: definitions and their objects, configuration, roles.
+    resources: tuple[Mapping[str, Any], ...] = ()
+    cluster_roles: tuple[str, ...] = ()  # which the manifests give to the driver's account
+    has_account: bool = False  # the manifests start the driver in pods with a service account
 
     @property
     def is_single_program(self) -> bool:
@@ -103,6 +110,11 @@ class DiscoveredDriver(Struct, frozen=True, kw_only=True):
     def has_topology(self) -> bool:
         """Whether volumes are reachable only from some nodes."""
         return "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self.plugin and bool(self.topology)
+
+    @property
+    def publishes_capacity(self) -> bool:
+        """The scheduler needs capacity only if volumes are bound to a topology."""
+        return self.provisions and self.has_topology and "GET_CAPACITY" in self.controller
 
     @property
     def is_local(self) -> bool:

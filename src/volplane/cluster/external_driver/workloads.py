@@ -31,8 +31,9 @@ from volplane.cluster.external_driver.model import (
     ExternalDriver,
     resolve_shape,
 )
+from volplane.cluster.external_driver.sidecar_flags import find_flags
 from volplane.cluster.readiness import ExpectedDriver, WorkloadRef
-from volplane.cluster.sidecar_roles import bind_leases, bind_sidecar
+from volplane.cluster.sidecar_roles import bind_leases, bind_role, bind_sidecar
 
 KUBELET = "/var/lib/kubelet"
 FIRST_NODE = "worker-1"
@@ -67,8 +68,9 @@ def build_manifests(
         _manifest("v1", "Namespace", namespace),
         _manifest("v1", "ServiceAccount", "driver", namespace),
     ]
-    sidecars = sorted(_sidecars(external, facts, where))
+    sidecars = sorted(find_flags(external, facts, where))
     things += [bind_sidecar(f"{namespace}-{name}", namespace, "driver", name) for name in sidecars]
+    things += [bind_role(f"{namespace}-{role}", namespace, "driver", role) for role in external.cluster_roles]
     if sidecars:
         things.append(bind_leases("driver-leases", namespace, "driver"))
     made = [parse_object(thing) for thing in things]
@@ -91,9 +93,9 @@ def expected_driver(
     namespace = namespace_of(facts)
     controller = WorkloadRef("Deployment", namespace, "controller")
     if where is DeploymentShape.ONE_NODE:
-        return ExpectedDriver(facts.name, (node,), WorkloadRef("StatefulSet", namespace, "driver"))
+        return ExpectedDriver(facts.name, (node,), WorkloadRef("StatefulSet", namespace, "driver"), namespace)
     central = where is DeploymentShape.CENTRAL and _has_controller(external, facts)
-    return ExpectedDriver(facts.name, tuple(nodes), controller if central else None)
+    return ExpectedDriver(facts.name, tuple(nodes), controller if central else None, namespace)
 
 
 def namespace_of(facts: DiscoveredDriver) -> str:
@@ -121,14 +123,9 @@ def _driver(facts: DiscoveredDriver) -> Manifest:
         # A driver that applies fsGroup itself has VOLUME_MOUNT_GROUP, and then the kubelet does not.
         "fsGroupPolicy": "File",
         "volumeLifecycleModes": ["Persistent", "Ephemeral"] if node_only else ["Persistent"],
-        "storageCapacity": _publishes_capacity(facts),
+        "storageCapacity": facts.publishes_capacity,
     }
     return _manifest("storage.k8s.io/v1", "CSIDriver", facts.name, spec=spec)
-
-
-def _publishes_capacity(facts: DiscoveredDriver) -> bool:
-    """The scheduler needs capacity only if volumes are bound to a topology."""
-    return facts.provisions and facts.has_topology and "GET_CAPACITY" in facts.controller
 
 
 def _classes(
@@ -176,38 +173,6 @@ def _class(facts: DiscoveredDriver, where: DeploymentShape, *, default: bool, no
 # --- workloads
 
 
-def _sidecars(
-    external: ExternalDriver, facts: DiscoveredDriver, where: DeploymentShape
-) -> dict[str, list[str]]:
-    """The sidecars that the driver's capabilities and its CSIDriver need, with their flags."""
-    each = where is DeploymentShape.PER_NODE
-    made: dict[str, list[str]] = {}
-    if facts.provisions:
-        made["provisioner"] = ["--extra-create-metadata", "--timeout=60s"]
-        if each:
-            made["provisioner"] += ["--node-deployment", "--strict-topology", "--immediate-topology=false"]
-        if _publishes_capacity(facts):
-            level = 2 if where is DeploymentShape.CENTRAL else 1
-            made["provisioner"] += ["--enable-capacity", f"--capacity-ownerref-level={level}"]
-    # With attachRequired, a driver without ControllerPublishVolume still needs an attacher, which then marks
-    # volumes as attached without a call.
-    if facts.attaches or _needs_marked_attachments(external):
-        made["attacher"] = ["--timeout=60s", *(["--leader-election"] if each else [])]
-    # A resizer calls one controller for all volumes: it cannot serve the volumes of one node only. If only
-    # nodes expand volumes, it makes no calls, and any replica may lead.
-    if facts.expands_on_nodes or ((facts.expands or facts.modifies) and not each):
-        made["resizer"] = ["--timeout=60s", *(["--leader-election"] if facts.expands_on_nodes else [])]
-    if facts.snapshots:
-        made["snapshotter"] = ["--extra-create-metadata", *(["--node-deployment"] if each else [])]
-        if facts.groups:
-            made["snapshotter"].append("--feature-gates=CSIVolumeGroupSnapshot=true")
-    return made
-
-
-def _needs_marked_attachments(external: ExternalDriver) -> bool:
-    return external.driver is not None and external.driver.spec.attach_required is not False
-
-
 class _WorkloadBuilder:
     def __init__(
         self,
@@ -241,7 +206,7 @@ class _WorkloadBuilder:
 
     def _every_node(self, *, sidecars: bool) -> Manifest:
         assert self.external.node is not None
-        everything = frozenset(_sidecars(self.external, self.facts, self.where))
+        everything = frozenset(find_flags(self.external, self.facts, self.where))
         beside = self._sidecar_containers(
             everything if sidecars else everything - self._controller_sidecars()
         )
@@ -254,7 +219,7 @@ class _WorkloadBuilder:
         assert self.external.node is not None
         beside = [
             self._registrar(),
-            *self._sidecar_containers(_sidecars(self.external, self.facts, self.where)),
+            *self._sidecar_containers(find_flags(self.external, self.facts, self.where)),
             self._liveness(),
         ]
         containers = [self._driver(self.external.node, "all"), *beside]
@@ -300,7 +265,9 @@ class _WorkloadBuilder:
         fields = [_from_field(name, path) for name, path in FIELDS.items()]
         fixed = {**PATHS, MODE: mode}
         own = {name: for_manifest(value) for name, value in command.env.items()}
-        env = [*fields, *({"name": n, "value": v} for n, v in {**fixed, **own}.items())]
+        # The author's come last, also those with our names: a variable may refer to earlier ones only.
+        values = {n: v for n, v in fixed.items() if n not in own} | own
+        env = [*fields, *({"name": n, "value": v} for n, v in values.items())]
         mounts = [
             {"name": "socket", "mountPath": "/csi"},
             {"name": "kubelet", "mountPath": KUBELET, "mountPropagation": "Bidirectional"},
@@ -336,10 +303,11 @@ class _WorkloadBuilder:
     def _controller_sidecars(self) -> frozenset[str]:
         """The sidecars next to the controller. Only the node service reports that nodes expand volumes."""
         apart = self.facts.expands_on_nodes and not self.external.is_single_program
-        return frozenset(_sidecars(self.external, self.facts, self.where)) - ({"resizer"} if apart else set())
+        found = frozenset(find_flags(self.external, self.facts, self.where))
+        return found - ({"resizer"} if apart else set())
 
     def _sidecar_containers(self, wanted: Collection[str]) -> list[Manifest]:
-        found = {n: f for n, f in _sidecars(self.external, self.facts, self.where).items() if n in wanted}
+        found = {n: f for n, f in find_flags(self.external, self.facts, self.where).items() if n in wanted}
         return [self._sidecar(f"csi-{n}", f"volplane/csi-{n}", n, flags) for n, flags in found.items()]
 
     def _sidecar(self, name: str, image: str, role: str, flags: list[str]) -> Manifest:

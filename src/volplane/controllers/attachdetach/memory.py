@@ -5,6 +5,8 @@ The `volumesInUse` of a deleted node is gone with its status, so its last value 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from volplane.api.core import Node
 from volplane.base import clock
 from volplane.base.backoff import Backoff
@@ -32,6 +34,11 @@ class AttachDetachMemory:
         elif old is not None:
             self._last_in_use[old.name] = frozenset(old.status.volumes_in_use)
 
+    def forget_nodes(self, is_attached: Callable[[str], bool]) -> None:
+        """Forget the deleted nodes to which nothing is attached."""
+        for node in [node for node in self._last_in_use if not is_attached(node)]:
+            del self._last_in_use[node]
+
     def last_in_use(self, node: str) -> frozenset[str] | None:
         """The last volumesInUse of a deleted node; None if this process did not see the deletion."""
         return self._last_in_use.get(node)
@@ -54,6 +61,13 @@ class AttachDetachMemory:
             nodes = self._conflicts.pop(volume) & view.wanted.keys()
             if nodes:
                 self._conflicts[volume] = nodes
+
+    def finished_detaches(self, volume: str, view: AttachDetachView) -> Iterator[float]:
+        """The duration of each detach that this view shows to be done. Call it before `update`."""
+        existing = {attachment.node for attachment in view.attachments}
+        for (node, what), since in self._since.get(volume, {}).items():
+            if what == "detach" and node not in existing:
+                yield clock.now() - since
 
     def elapsed_time(self, volume: str, node: str, what: str) -> float:
         timers = self._since.get(volume)

@@ -20,7 +20,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from volplane.api.core import Pod
+from volplane.api import names
+from volplane.api.core import PersistentVolumeSpec, Pod
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import UNTIL_CHANGED, Wait, WaitData, WaitReason
 
@@ -30,6 +31,7 @@ TIMER_TOLERANCE = 0.01  # seconds by which a timer may fire early
 
 DELETING = "volume attachment is being deleted"
 TIMED_OUT = "timed out waiting for external-attacher of {} CSI driver to attach volume {}"
+FLEX_TIMED_OUT = "timed out waiting for FlexVolume driver {} to attach volume {}"
 EXCLUSIVE = "Volume is already exclusively attached to one node and can't be attached to another"
 
 
@@ -40,7 +42,9 @@ class ExistingAttachment(Struct, frozen=True):
     name: str
     uid: str = ""
     attached: bool = False
+    device_path: str = ""  # what a FlexVolume driver answered; CSI drivers have none
     deleting: bool = False
+    by_hand: bool = False  # someone else created it, under a name of their own: only they delete it
     attach_error: str = ""
     detach_error: str = ""
     unwanted_for: float = 0.0  # seconds since its last pod left, as seen by this process
@@ -55,12 +59,18 @@ class NodeFacts(Struct, frozen=True):
     gone: bool = False  # its Node was deleted, which confirms the same; the disk service decides
     in_use: bool = False  # the volume is in volumesInUse, or was when the node was last seen
     listed: bool = False  # the volume is in volumesAttached
+    device_path: str = ""  # with which it is listed
 
 
 class AttachDetachView(Struct, frozen=True):
     title: str  # name of the PersistentVolume, for messages
     driver: str = ""
     handle: str = ""
+    inline: PersistentVolumeSpec | None = None  # of a volume that pods have without a PersistentVolume
+    unique_name: str = ""
+    is_flex: bool = False
+    flex_missing: str = ""  # why its FlexVolume driver cannot be called
+    flex_loading: bool = False  # the driver may become usable in a moment
     shareable: bool = False
     wanted: Mapping[str, Sequence[Pod]] = {}  # node → pods that need the volume there
     attachments: Sequence[ExistingAttachment] = ()
@@ -69,6 +79,11 @@ class AttachDetachView(Struct, frozen=True):
     grace: float = UNMOUNT_GRACE
     answer: float = ATTACH_TIMEOUT
     force: bool = True  # detach by force after the grace period
+
+    def attachment_name(self, node: str) -> str:
+        if self.is_flex:
+            return names.flex_attachment_name(self.unique_name, node)
+        return names.attachment_name(self.handle, self.driver, node)
 
 
 class CreateAttachment(Struct, frozen=True):
@@ -85,6 +100,7 @@ class AddToVolumesAttached(Struct, frozen=True):
     """Add the volume to the node's `volumesAttached`: it is attached, and the node may mount it."""
 
     node: str
+    device_path: str = ""
 
 
 class RemoveFromVolumesAttached(Struct, frozen=True):
@@ -117,7 +133,8 @@ Step = (
 
 def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
     # Detaches first: a volume that moves is detached before it is attached to the new node.
-    on = {held.node: held for held in view.attachments}
+    attached_to = {held.node for held in view.attachments}
+    serving = serving_attachments(view)
     # What an exclusive volume does before it may be attached to another node, and on which node.
     first: tuple[WaitReason, str] | None = None
     for held in view.attachments:
@@ -128,11 +145,13 @@ def plan(view: AttachDetachView) -> Iterator[Step | CommonStep]:
             yield from steps
     for node, place in sorted(view.nodes.items()):
         # The attachment was deleted by someone else, or the node status was not updated.
-        if place.listed and node not in on:
+        if place.listed and node not in attached_to:
             yield RemoveFromVolumesAttached(node)
     for node in sorted(view.wanted):
-        if node in on:
-            yield from plan_pending_attach(view, on[node])
+        if node in serving:
+            yield from plan_pending_attach(view, serving[node])
+        elif view.flex_missing:
+            yield from plan_missing_driver(view, node)
         elif view.shareable:
             yield CreateAttachment(node)
         elif first is not None:
@@ -154,6 +173,9 @@ def plan_detach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[St
         if place.listed:
             yield RemoveFromVolumesAttached(held.node)
         yield _attacher_wait(view, held)
+    elif held.by_hand:
+        if place.listed and not place.in_use:
+            yield RemoveFromVolumesAttached(held.node)
     elif place.fenced or place.gone or overdue:
         forced: Literal["timeout", "out-of-service", "node-deleted"] = "timeout"
         if not overdue:
@@ -183,8 +205,18 @@ def _plan_delete(place: NodeFacts, detach: DeleteAttachment) -> Iterator[Step | 
 # --- attaching
 
 
+def serving_attachments(view: AttachDetachView) -> dict[str, ExistingAttachment]:
+    """The attachment that pods use, for each node that has one.
+
+    The kubelet reads that of a CSI volume by its derived name, so one made by hand does not serve. While it
+    is being deleted, it is waited for: the driver detaches, and an attach at the same time would be lost.
+    """
+    usable = (held for held in view.attachments if not held.by_hand or held.deleting or view.is_flex)
+    return {held.node: held for held in sorted(usable, key=lambda held: not held.by_hand)}
+
+
 def plan_exclusive_attach(view: AttachDetachView, node: str) -> Iterator[Step | CommonStep]:
-    """An exclusive volume is wanted on a node where it has no attachment yet."""
+    """An exclusive volume is wanted on a node where it has no attachment of this controller yet."""
     others = [held for held in view.attachments if held.node != node]
     confirmed = [held.node for held in others if held.attached and not held.deleting]
     if confirmed:
@@ -201,6 +233,16 @@ def plan_exclusive_attach(view: AttachDetachView, node: str) -> Iterator[Step | 
         yield CreateAttachment(node)
 
 
+def plan_missing_driver(view: AttachDetachView, node: str) -> Iterator[Step | CommonStep]:
+    """The controller lacks the FlexVolume driver, so only the node may know whether it attaches."""
+    place = view.nodes.get(node, NodeFacts())
+    if place.in_use and not view.flex_loading:  # nodes list only volumes whose drivers attach
+        yield ReportAttachFailure(node, view.flex_missing)
+    yield Wait(
+        WaitReason.FLEX_DRIVER_MISSING, WaitData(node=node, driver=view.driver), message=view.flex_missing
+    )
+
+
 def _is_overdue(view: AttachDetachView, held: ExistingAttachment) -> bool:
     return held.waiting_for >= view.answer - TIMER_TOLERANCE
 
@@ -213,20 +255,21 @@ def _may_change(view: AttachDetachView, held: ExistingAttachment) -> bool:
 def plan_pending_attach(view: AttachDetachView, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
     """The volume is wanted on the node and has an attachment there."""
     place = view.nodes.get(held.node, NodeFacts())
+    if place.listed and (held.deleting or not held.attached):
+        yield RemoveFromVolumesAttached(held.node)
     if held.deleting:
-        if place.listed:
-            yield RemoveFromVolumesAttached(held.node)
         if held.detach_error or _is_overdue(view, held):
             yield ReportAttachFailure(held.node, DELETING)
         yield _attacher_wait(view, held)
     elif held.attached:
-        if not place.listed:
-            yield AddToVolumesAttached(held.node)
+        if not place.listed or place.device_path != held.device_path:
+            yield AddToVolumesAttached(held.node, held.device_path)
     elif held.attach_error:
         yield ReportAttachFailure(held.node, held.attach_error)
         yield _attacher_wait(view, held)
     elif _is_overdue(view, held):
-        yield ReportAttachFailure(held.node, TIMED_OUT.format(view.driver, view.handle))
+        message = FLEX_TIMED_OUT if view.is_flex else TIMED_OUT
+        yield ReportAttachFailure(held.node, message.format(view.driver, view.handle))
     else:
         yield _attacher_wait(view, held, view.answer - held.waiting_for)
 
@@ -234,8 +277,10 @@ def plan_pending_attach(view: AttachDetachView, held: ExistingAttachment) -> Ite
 def _attacher_wait(view: AttachDetachView, held: ExistingAttachment, seconds: float = UNTIL_CHANGED) -> Wait:
     data = WaitData(node=held.node, driver=view.driver or "its driver")
     if held.deleting:
-        return Wait(WaitReason.DETACH, data, seconds, message=held.detach_error)
-    return Wait(WaitReason.ATTACH, data, seconds, message=held.attach_error)
+        reason = WaitReason.FLEX_DETACH if view.is_flex else WaitReason.DETACH
+        return Wait(reason, data, seconds, message=held.detach_error)
+    reason = WaitReason.FLEX_ATTACH if view.is_flex else WaitReason.ATTACH
+    return Wait(reason, data, seconds, message=held.attach_error)
 
 
 def _pods_on(view: AttachDetachView, nodes: Iterable[str]) -> Iterator[Pod]:

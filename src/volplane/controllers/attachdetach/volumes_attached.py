@@ -18,6 +18,7 @@ from volplane.client.client import Client, written_revisions
 
 class VolumesAttachedChange(Struct):
     present: bool
+    device_path: str = ""
     done: bool = False
     changed: bool = False
     revision: int = 0
@@ -31,12 +32,12 @@ class VolumesAttached:
         self._pending: dict[str, dict[str, VolumesAttachedChange]] = {}  # node → volume → change
         self._last: dict[str, Node] = {}  # as we wrote it, until the cache shows it
 
-    async def add(self, node: str, volume: str) -> bool:
+    async def add(self, node: str, volume: str, device_path: str = "") -> bool:
         """List the volume; True if the node did not list it before."""
-        return await self._change(node, volume, present=True)
+        return await self._change(node, volume, VolumesAttachedChange(True, device_path))
 
     async def remove(self, node: str, volume: str) -> bool:
-        return await self._change(node, volume, present=False)
+        return await self._change(node, volume, VolumesAttachedChange(False))
 
     def newest(self, name: str) -> Node | None:
         """The node as last written, if the cache does not show it yet."""
@@ -52,8 +53,8 @@ class VolumesAttached:
         if node.name in self._last and self.newest(node.name) is not self._last[node.name]:
             del self._last[node.name]
 
-    async def _change(self, node: str, volume: str, *, present: bool) -> bool:
-        change = self._pending.setdefault(node, {})[volume] = VolumesAttachedChange(present)
+    async def _change(self, node: str, volume: str, change: VolumesAttachedChange) -> bool:
+        self._pending.setdefault(node, {})[volume] = change
         async with self._locks.setdefault(node, asyncio.Lock()):
             if not change.done:
                 # Not pending any more if the write that it was part of has failed.
@@ -70,9 +71,11 @@ class VolumesAttached:
         node = self.newest(name)
         have = {v.name: v for v in node.status.volumes_attached} if node is not None else {}
         want = {v: entry for v, entry in have.items() if v not in changes or changes[v].present}
-        want |= {v: AttachedVolume(name=v) for v, c in changes.items() if c.present and v not in have}
+        want |= {
+            v: AttachedVolume(name=v, device_path=c.device_path) for v, c in changes.items() if c.present
+        }
         revision = 0
-        if node is not None and want.keys() != have.keys():
+        if node is not None and want != have:
             entries = [{"name": v.name, "devicePath": v.device_path} for v in want.values()]
             patched = await self.client.patch(
                 Node,

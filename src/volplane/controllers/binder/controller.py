@@ -8,6 +8,7 @@ plan: the next plan continues from what was written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import assert_never
 
 from msgspec import structs
@@ -26,6 +27,7 @@ from volplane.api.meta import Resource
 from volplane.api.storage import StorageClass
 from volplane.base import trace
 from volplane.client.client import Client
+from volplane.controllers.binder import object_counts
 from volplane.controllers.binder.memory import BinderMemory
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
 from volplane.controllers.binder.recycling import is_recyclable, pod_for, recycled_by
@@ -47,9 +49,11 @@ from volplane.controllers.binder.steps import (
     group_steps,
 )
 from volplane.loops.controller import Controller, Outcome, Replan, Stop
+from volplane.loops.storage_metrics import observe_total
 from volplane.rules import classes, pods
 from volplane.rules.binding import claim_class, claim_key, claimant, unclaimed_class, volume_class
 from volplane.rules.steps import CommonStep, RecordEvent
+from volplane.rules.waits import Wait, WaitReason
 
 COMPONENT = "persistentvolume-controller"
 UNSET = "\0unset"  # index key of claims without a class; "" means something else
@@ -62,6 +66,7 @@ ANNOTATIONS = (
     MIGRATED_TO_ANNOTATION,
     SELECTED_NODE_ANNOTATION,
 )
+PROVISIONER_WAITS = (WaitReason.EXTERNAL_PROVISIONER, WaitReason.DISK_DELETION)
 SPANS = {
     SetVolumeName: "volumeName",
     SetProvisioner: "storage-provisioner",
@@ -103,7 +108,7 @@ class Binder(Controller[str, View, Step]):
     def setup(self) -> None:
         self.memory = BinderMemory()
         self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim, observe=self.memory.observe_claim)
-        self.volumes = self.watch(PersistentVolume, self.keys_of_volume, observe=self.memory.observe_volume)
+        self.volumes = self.watch(PersistentVolume, self.keys_of_volume, observe=self.observe_volume)
         self.classes = self.watch(StorageClass, self.keys_of_class)
         self.pods = self.watch(Pod, self.keys_of_pod)
         self.unclaimed = self.volumes.index("unclaimed by class", unclaimed_class)
@@ -169,6 +174,11 @@ class Binder(Controller[str, View, Step]):
             if claim is not None and waiting_class(claim):
                 yield f"pvc/{key}"
 
+    def observe_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        self.memory.observe_volume(old, new)
+        if new is None and old is not None:
+            self._observe_total(old.uid, "delete")
+
     def _waiting_for(self, name: str) -> Iterator[str]:
         return (f"pvc/{claim.key}" for claim in self.waiting[name])
 
@@ -225,8 +235,23 @@ class Binder(Controller[str, View, Step]):
 
     def update_memory(self, key: str, view: View | None, steps: Sequence[Step | CommonStep]) -> None:
         for step in steps:
-            if isinstance(step, SetClaimRef):
-                self.memory.take(step.volume, step.claim)
+            match step:
+                case SetClaimRef(volume, claim):
+                    self.memory.take(volume, claim)
+                case Wait(reason, data) if reason in PROVISIONER_WAITS and view is not None:
+                    self.memory.note_request(self.subject(view).uid, data.driver)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        volumes, claims = self.volumes.all, self.claims.all
+        with (
+            object_counts.total_volumes.counting(volumes, object_counts.count_volumes),
+            object_counts.bound_volumes.counting(volumes, object_counts.count_bound_volumes),
+            object_counts.unbound_volumes.counting(volumes, object_counts.count_unbound_volumes),
+            object_counts.bound_claims.counting(claims, object_counts.count_bound_claims),
+            object_counts.unbound_claims.counting(claims, object_counts.count_unbound_claims),
+        ):
+            yield
 
     # --- doing it
 
@@ -247,10 +272,16 @@ class Binder(Controller[str, View, Step]):
                 return await self._set_claim_ref(key, step)
             case SetVolumePhase(volume, phase):
                 return await self._patch(key, volume, step.patch, f"volume {phase}", status=True)
-            case SetVolumeName(_, claim) | SetDefaultClass(claim) | SetProvisioner(claim):
+            case SetDefaultClass(claim):
+                with object_counts.counting_default_class():
+                    return await self._patch(key, claim, step.patch, SPANS[type(step)], guarded=True)
+            case SetVolumeName(_, claim) | SetProvisioner(claim):
                 return await self._patch(key, claim, step.patch, SPANS[type(step)], guarded=True)
             case SetClaimStatus(claim, phase):
-                return await self._patch(key, claim, step.patch, f"claim {phase}", status=True)
+                outcome = await self._patch(key, claim, step.patch, f"claim {phase}", status=True)
+                if phase == "Bound":
+                    self._observe_total(claim.uid, "provision")
+                return outcome
             case UnbindVolume(volume):
                 return await self._patch(key, volume, step.patch, "unbind", guarded=True)
             case FixMetadata(target):
@@ -267,6 +298,11 @@ class Binder(Controller[str, View, Step]):
             case _:
                 assert_never(step)
         return None
+
+    def _observe_total(self, uid: str, operation: str) -> None:
+        if finished := self.memory.finish_request(uid):
+            provisioner, seconds = finished
+            observe_total(provisioner, operation, seconds)
 
     async def _set_claim_ref(self, key: str, step: SetClaimRef) -> Outcome[View]:
         volume, written = step.volume, 0

@@ -16,12 +16,15 @@ from volplane.rules.steps import RecordEvent
 class BinderMemory:
     def __init__(self) -> None:
         self._taken: dict[str, tuple[str, int]] = {}  # volume → claim uid, revision (0: not written yet)
+        self._requested: dict[str, tuple[str, float]] = {}  # uid → provisioner, when it was asked
         self._recorded: dict[str, dict[tuple[str, str], float]] = {}  # uid → (reason, message) → when
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
         claim = new or old
         if claim is not None and (new is None or BIND_COMPLETED_ANNOTATION in new.metadata.annotations):
             self._recorded.pop(claim.uid, None)
+        if claim is not None and new is None:
+            self._requested.pop(claim.uid, None)
 
     def observe_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         volume = new or old
@@ -31,6 +34,15 @@ class BinderMemory:
             del self._taken[volume.name]
         if new is None:
             self._recorded.pop(volume.uid, None)
+
+    def note_request(self, uid: str, provisioner: str) -> None:
+        """The provisioner was asked to create the volume of a claim, or to delete a volume."""
+        self._requested.setdefault(uid, (provisioner, clock.now()))
+
+    def finish_request(self, uid: str) -> tuple[str, float] | None:
+        """The provisioner that was asked, and how many seconds ago."""
+        provisioner, since = self._requested.pop(uid, ("", 0.0))
+        return (provisioner, clock.now() - since) if provisioner else None
 
     def take(self, volume: PersistentVolume, claim: PersistentVolumeClaim, revision: int = 0) -> None:
         """Note that the claim takes the volume. `revision`: of the volume, once its claimRef is written."""

@@ -39,7 +39,7 @@ from volplane.controllers.binder.steps import (
     VerifyClaimDeleted,
     VolumeStep,
 )
-from volplane.rules import classes, matching
+from volplane.rules import classes, in_tree, matching
 from volplane.rules.binding import claim_class, claim_key, is_for, requested_provisioner
 from volplane.rules.steps import CommonStep, Requeue, normal, warning
 from volplane.rules.waits import Wait, WaitData, WaitReason
@@ -153,8 +153,10 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]
     provisioner = storage_class.provisioner
     if not classes.is_external(provisioner):
         # 1.53 an in-tree provisioner that does not exist, kubernetes.io/no-provisioner included
-        yield warning("ProvisioningFailed", f"no volume plugin matched name: {provisioner}")
-        wait = Wait(WaitReason.NO_VOLUME_PLUGIN, WaitData(driver=provisioner))
+        plugin = in_tree.find_plugin_by_name(provisioner)
+        removed = in_tree.replacement_message(plugin) if plugin is not None else ""
+        wait = Wait(WaitReason.NO_VOLUME_PLUGIN, WaitData(driver=provisioner), message=removed)
+        yield warning("ProvisioningFailed", wait.text)
         yield from _wait_without_provisioner(view, wait)
         return
     # 1.54 external provisioner: annotate the claim and wait
@@ -170,7 +172,7 @@ def _wait_without_provisioner(view: ClaimView, wait: Wait) -> Iterator[ClaimStep
     refusals = matching.refusals(view.claim, view.unclaimed)
     if refusals:
         yield normal("NoVolumeFits", f"no persistent volume fits: {refusals}")
-    yield structs.replace(wait, message=refusals)
+    yield structs.replace(wait, message="; ".join(text for text in (wait.message, refusals) if text))
 
 
 def _plan_named_volume(

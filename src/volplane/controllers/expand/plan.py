@@ -1,8 +1,11 @@
 """What to do about a claim that requests more than it has.
 
-Nothing is expanded here: the in-tree plugins that could are gone. A claim on a volume of such a plugin is
-handed to the CSI driver that replaces it; a FlexVolume is expanded by its node alone; for all others the
-driver's csi-resizer sees the claim by itself.
+A FlexVolume is expanded by its driver, called from here, and then by its node. The other in-tree plugins that
+could expand are gone: a claim on a volume of such a plugin is handed to the CSI driver that replaces it. For
+all others the driver's csi-resizer sees the claim by itself.
+
+The target of an expansion is stored on the claim before the driver is called. After a crash, the same target
+is used again, even if the claim requests another size by then.
 """
 
 from __future__ import annotations
@@ -11,21 +14,13 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from volplane.api.annotations import STORAGE_RESIZER_ANNOTATION
+from volplane.api import quantity
+from volplane.api.annotations import PRE_RESIZE_CAPACITY_ANNOTATION, STORAGE_RESIZER_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.rules import binding, classes, resizing, sizes
+from volplane.rules import binding, in_tree, resizing, sizes
 from volplane.rules.resizing import ResizeState
 from volplane.rules.steps import RecordEvent, normal
-
-_IN_TREE = {
-    "aws_elastic_block_store": "kubernetes.io/aws-ebs",
-    "azure_disk": "kubernetes.io/azure-disk",
-    "azure_file": "kubernetes.io/azure-file",
-    "cinder": "kubernetes.io/cinder",
-    "gce_persistent_disk": "kubernetes.io/gce-pd",
-    "portworx_volume": "kubernetes.io/portworx-volume",
-    "vsphere_volume": "kubernetes.io/vsphere-volume",
-}
+from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
 class SetResizer(Struct, frozen=True):
@@ -34,35 +29,80 @@ class SetResizer(Struct, frozen=True):
     driver: str
 
 
-class StartNodeExpansion(Struct, frozen=True):
-    """Nothing to do in the control plane: the node expands the file system."""
+class ExpandFlexVolume(Struct, frozen=True):
+    """Store the target size on the claim, and call the driver."""
 
     size: str
 
 
-Step = SetResizer | StartNodeExpansion
+class MarkNodeExpansionPending(Struct, frozen=True):
+    """Ask the node once more to expand the file system."""
 
 
-def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[Step | RecordEvent]:
-    if volume is None or not resizing.needs_expansion(claim) or not binding.is_pair(claim, volume):
+class RemovePreResizeAnnotation(Struct, frozen=True):
+    """The node has expanded the file system: remove the old size from the volume."""
+
+
+Step = SetResizer | ExpandFlexVolume | MarkNodeExpansionPending | RemovePreResizeAnnotation
+
+
+class ExpandView(Struct, frozen=True):
+    claim: PersistentVolumeClaim
+    volume: PersistentVolume | None
+    driver: str = ""  # of a FlexVolume
+    flex_loading: str = ""  # it is not known yet whether there is a driver, in words
+
+
+def plan(view: ExpandView) -> Iterator[Step | RecordEvent | Wait]:
+    claim, volume = view.claim, view.volume
+    if volume is None or not binding.is_pair(claim, volume):
         return
-    if plugin := in_tree(volume):
-        message = f"CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc"
+    plugin = in_tree.find_plugin(volume)
+    if not resizing.needs_expansion(claim):
+        if volume.spec.flex_volume is not None and has_old_size(volume):
+            yield RemovePreResizeAnnotation()
+    elif plugin is not None and plugin.driver:
+        message = f"CSI migration enabled for {plugin.name}; waiting for external resizer to expand the pvc"
         yield normal("ExternalExpanding", message)
-        driver = classes.MIGRATED[plugin]
-        if claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION) != driver:
-            yield SetResizer(driver)
+        if claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION) != plugin.driver:
+            yield SetResizer(plugin.driver)
     elif volume.spec.flex_volume is not None:
-        if resizing.state(claim) in (ResizeState.NONE, ResizeState.NODE_INFEASIBLE):
-            yield StartNodeExpansion(claim.spec.resources.requests["storage"])
+        yield from plan_flex(view, volume)
     else:
         yield normal("ExternalExpanding", "waiting for an external controller to expand this PVC")
 
 
-def in_tree(volume: PersistentVolume) -> str:
-    """The in-tree plugin which the volume was made for, if a driver has taken its place."""
-    found = (plugin for source, plugin in _IN_TREE.items() if getattr(volume.spec, source, None) is not None)
-    return next(found, "")
+def plan_flex(view: ExpandView, volume: PersistentVolume) -> Iterator[Step | Wait]:
+    """The states of a claim as upstream's expandAndRecoverFunction has them."""
+    claim, state = view.claim, resizing.state(view.claim)
+    if sizes.capacity(volume) >= sizes.requested_size(claim):  # the driver has expanded it
+        if state in (ResizeState.NODE_PENDING, ResizeState.NODE_IN_PROGRESS):
+            yield Wait(WaitReason.NODE_RESIZE)
+            return
+        if state is ResizeState.NODE_INFEASIBLE:
+            yield MarkNodeExpansionPending()
+            return
+    if view.flex_loading:
+        data = WaitData(driver=view.driver)
+        yield Wait(WaitReason.FLEX_DRIVER_MISSING, data, message=view.flex_loading)
+    else:
+        yield ExpandFlexVolume(target_size(claim, volume))
+
+
+def target_size(claim: PersistentVolumeClaim, volume: PersistentVolume) -> str:
+    """That of the expansion under way, else what the claim requests."""
+    requested = claim.spec.resources.requests["storage"]
+    allocated = claim.status.allocated_resources.get("storage", "0")
+    if quantity.value(allocated) <= resizing.actual_size(claim):  # it belongs to an expansion that is done
+        return requested
+    is_new = resizing.state(claim) in (ResizeState.NONE, ResizeState.CONTROLLER_INFEASIBLE)
+    if is_new and sizes.capacity(volume) < quantity.value(requested):
+        return requested
+    return allocated
+
+
+def has_old_size(volume: PersistentVolume) -> bool:
+    return PRE_RESIZE_CAPACITY_ANNOTATION in volume.metadata.annotations
 
 
 def relevant_fields(claim: PersistentVolumeClaim | None) -> object:

@@ -27,6 +27,7 @@ from volplane.controllers.garbage.plan import (
     RemoveDeletionFinalizer,
     RemoveOwnerRef,
     Step,
+    UnblockOwners,
     plan,
 )
 from volplane.loops.controller import Controller
@@ -36,12 +37,13 @@ from volplane.rules.steps import CommonStep, RecordEvent, warning
 log = logging.getLogger(__name__)
 
 BUILT_IN_KINDS: tuple[type[Resource], ...] = tuple(
-    kind.type
+    kinds.metadata_type(kind)
     for kind in kinds.ALL
-    # Events have neither owners nor dependents; kinds that cannot be created need not be followed.
-    if kind.type is not None
-    and {"create", "delete", "list", "watch"} <= set(kind.verbs)
+    # Events have neither owners nor dependents; kinds that cannot be created need not be followed, nor other
+    # forms of the same objects.
+    if {"create", "delete", "list", "watch"} <= set(kind.verbs)
     and kind.kind != "Event"
+    and not kind.stored_as
 )
 
 Key = tuple[type[Resource], str]  # a kind and `namespace/name`
@@ -133,7 +135,9 @@ class GarbageCollector(Controller[Key, GarbageView, Step]):
             self.memory.dead.put((old.uid,), True)
 
     def _owned_by(self, uid: str) -> list[Resource]:
-        return [obj for index in self.dependents.values() for obj in index[uid]] if uid else []
+        # Most deleted objects own nothing, and there are many kinds: look before reading.
+        owning = [index for index in self.dependents.values() if uid in index] if uid else []
+        return [obj for index in owning for obj in index[uid]]
 
     def _keys_of(self, objects: Iterable[Resource]) -> Iterable[Key]:
         return [(type(o), o.key) for o in objects]
@@ -142,7 +146,8 @@ class GarbageCollector(Controller[Key, GarbageView, Step]):
         """The type of an owner, if its kind is followed."""
         kind = kinds.by_kind(reference.api_version, reference.kind)
         if kind is not None:
-            return kind.type if kind.type in self.caches else None
+            followed = kinds.metadata_type(kind)
+            return followed if followed in self.caches else None
         return self.customs.type_of(reference)
 
     def _owners_of(self, obj: Resource) -> Iterable[Key]:
@@ -233,6 +238,11 @@ class GarbageCollector(Controller[Key, GarbageView, Step]):
             case RemoveOwnerRef(obj, uids):
                 left = [r for r in obj.metadata.owner_references if r.uid not in uids]
                 await self._patch(obj, {"ownerReferences": [_plain(r) for r in left] or None})
+            case UnblockOwners(obj):
+                references = [
+                    {**_plain(r), "blockOwnerDeletion": False} for r in obj.metadata.owner_references
+                ]
+                await self._patch(obj, {"ownerReferences": references})
             case RemoveDeletionFinalizer(obj, finalizer):
                 left_over = [f for f in obj.metadata.finalizers if f != finalizer]
                 await self._patch(obj, {"finalizers": left_over or None})

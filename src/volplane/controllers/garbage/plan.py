@@ -43,6 +43,12 @@ class RemoveOwnerRef(Struct, frozen=True):
     uids: tuple[str, ...]
 
 
+class UnblockOwners(Struct, frozen=True):
+    """Let the owners of an object be removed before it: they may wait for each other in a circle."""
+
+    object: Resource
+
+
 class RemoveDeletionFinalizer(Struct, frozen=True):
     """Remove the finalizer of the owner: its dependents are deleted or orphaned."""
 
@@ -50,18 +56,20 @@ class RemoveDeletionFinalizer(Struct, frozen=True):
     finalizer: str
 
 
-Step = DeleteObject | RemoveOwnerRef | RemoveDeletionFinalizer
+Step = DeleteObject | RemoveOwnerRef | UnblockOwners | RemoveDeletionFinalizer
 
 
 def plan(obj: Resource, owners: Mapping[str, OwnerState], dependents: Sequence[Dependent]) -> Iterator[Step]:
     """`owners` by uid as the caches show them, `dependents` that name this object's uid."""
     if obj.is_deleting:
-        yield from _as_owner(obj, dependents)
+        yield from _as_owner(obj, owners, dependents)
     else:
         yield from _as_dependent(obj, owners)
 
 
-def _as_owner(obj: Resource, dependents: Sequence[Dependent]) -> Iterator[Step]:
+def _as_owner(
+    obj: Resource, owners: Mapping[str, OwnerState], dependents: Sequence[Dependent]
+) -> Iterator[Step]:
     finalizers = obj.metadata.finalizers
     if ORPHAN in finalizers:
         yield from (RemoveOwnerRef(d.object, (obj.uid,)) for d in dependents)
@@ -69,8 +77,20 @@ def _as_owner(obj: Resource, dependents: Sequence[Dependent]) -> Iterator[Step]:
             yield RemoveDeletionFinalizer(obj, ORPHAN)
     elif FOREGROUND in finalizers:
         yield from (DeleteObject(d.object, "Foreground") for d in dependents if not d.object.is_deleting)
+        if _blocks_waiting_owner(obj, owners) and any(_is_waiting(d.object) for d in dependents):
+            yield UnblockOwners(obj)
         if not any(d.reference.block_owner_deletion for d in dependents):
             yield RemoveDeletionFinalizer(obj, FOREGROUND)
+
+
+def _blocks_waiting_owner(obj: Resource, owners: Mapping[str, OwnerState]) -> bool:
+    references = obj.metadata.owner_references
+    return any(r.block_owner_deletion and owners[r.uid] is OwnerState.WAITING for r in references)
+
+
+def _is_waiting(obj: Resource) -> bool:
+    """Is it in foreground deletion?"""
+    return obj.is_deleting and FOREGROUND in obj.metadata.finalizers
 
 
 def _as_dependent(obj: Resource, owners: Mapping[str, OwnerState]) -> Iterator[Step]:

@@ -58,23 +58,25 @@ class Namespaces(Controller[str, NamespaceView, Step]):
         return None
 
     async def _delete_content(self, namespace: str) -> dict[str, Sequence[Resource]]:
-        """Delete all objects; what is left afterwards, by resource."""
+        """Delete all objects; what is left afterwards, by resource. Nothing else while there are pods."""
         left: dict[str, Sequence[Resource]] = {}
         for kind in order([k for k in kinds.ALL if "delete" in k.verbs and "list" in k.verbs]):
             left[kind.resource] = await self._delete_all(kind, namespace)
+            if kind.kind == "Pod" and left[kind.resource]:
+                break
         return left
 
     async def _delete_all(self, kind: Kind, namespace: str) -> Sequence[Resource]:
-        assert kind.type is not None
+        type = kinds.metadata_type(kind)
         try:
-            found = await self.client.list(kind.type, namespace)
+            found = await self.client.list(type, namespace)
         except NotFound:
             return []  # not served here
         async with asyncio.TaskGroup() as group:
             gone = [
                 group.create_task(
                     self.client.delete(
-                        kind.type, o.name, namespace, uid=o.uid, propagation="Background", missing_ok=True
+                        type, o.name, namespace, uid=o.uid, propagation="Background", missing_ok=True
                     )
                 )
                 for o in found

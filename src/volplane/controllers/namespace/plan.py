@@ -53,8 +53,8 @@ def plan(view: NamespaceView) -> Iterator[Step | Wait]:
 
 
 def order(kinds: Sequence[Kind]) -> list[Kind]:
-    """The kinds in the order of deletion: pods last, after what creates them."""
-    return sorted((k for k in kinds if k.namespaced), key=lambda k: k.kind == "Pod")
+    """The kinds in the order of deletion: pods first, because they use the rest while they terminate."""
+    return sorted((k for k in kinds if k.namespaced), key=lambda k: k.kind != "Pod")
 
 
 def conditions(

@@ -20,14 +20,17 @@ from volplane.api.snapshot import (
     VolumeSnapshotClass,
     VolumeSnapshotContent,
 )
+from volplane.client.client import Client
 from volplane.controllers.snapshot import plan as plans
 from volplane.controllers.snapshot.common_plan import plan_content
 from volplane.controllers.snapshot.crd_wait import wait_for_crds
 from volplane.controllers.snapshot.operation_metrics import SnapshotOperations
 from volplane.controllers.snapshot.plan import AddClaimFinalizer, RemoveClaimFinalizer, SnapshotInputs
+from volplane.controllers.snapshot.settings import SnapshotControllerOptions
 from volplane.controllers.snapshot.status_writer import COMPONENT, SnapshotWriter, relevant_fields
 from volplane.controllers.snapshot.steps import AddContentFinalizer, CopyStatus, SetFinalizers, SnapshotStep
 from volplane.loops.controller import Continue, Outcome
+from volplane.loops.events import EventRecorder
 from volplane.rules import snapshots, topology
 from volplane.rules.snapshots import AnyContent, AnySnapshot
 from volplane.rules.steps import CommonStep
@@ -60,6 +63,18 @@ View = SnapshotView | SourceClaimView
 class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
     name = COMPONENT
 
+    def __init__(
+        self,
+        client: Client,
+        settings: SnapshotControllerOptions = SnapshotControllerOptions(),  # noqa: B008  (frozen)
+        *,
+        events: EventRecorder | None = None,
+        distributed: bool = False,
+    ) -> None:
+        """`distributed`: label contents with their node, whatever the settings are."""
+        super().__init__(client, settings, events=events)
+        self.distributed = distributed or settings.enable_distributed_snapshotting
+
     @property
     def options(self) -> plans.SnapshotPlanOptions:
         return plans.SnapshotPlanOptions(keep_mode=self.settings.prevent_volume_mode_conversion)
@@ -78,7 +93,7 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
         self.by_content = self.snapshots.index("content", _named_content)
         self.unbound = self.snapshots.index("unbound", lambda s: [] if snapshots.bound_name(s) else ["all"])
         self.restores = self.claims.index("restored from", snapshots.restored_from)
-        if self.settings.enable_distributed_snapshotting:
+        if self.distributed:
             self.nodes = self.watch(Node)
         if self.settings.groups:
             self.groups = self.watch(VolumeGroupSnapshot, self.keys_of_group)
@@ -169,7 +184,7 @@ class VolumeSnapshots(SnapshotWriter[View, plans.Step]):
 
     def _node(self, volume: PersistentVolume | None) -> str:
         """With distributed snapshotting, a node that the volume's affinity allows."""
-        if not self.settings.enable_distributed_snapshotting or volume is None:
+        if not self.distributed or volume is None:
             return ""
         if volume.spec.node_affinity is None:
             return ""

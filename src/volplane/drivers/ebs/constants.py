@@ -8,3 +8,4 @@ NAME_TAG, SNAPSHOT_TAG = "CSIVolumeName", "CSIVolumeSnapshotName"
 GROUP_TAG, COMPLETE_TAG = "CSIVolumeGroupSnapshotId", "ebs.csi.aws.com/group-complete"
 INLINE_TAG = "CSIInlineVolume"  # its value is the kubelet's handle
 CLUSTER_TAG = "ebs.csi.aws.com/cluster"
+PARTITION = "partition"  # volume attribute of translated in-tree volumes

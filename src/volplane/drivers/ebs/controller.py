@@ -261,7 +261,7 @@ class EbsController(GroupCalls):
             async def again() -> str:
                 return await self._ec2.modification(volume)
 
-            state = await poll_while(again, "modifying")
+            state = await poll_while(f"the modification of {volume}", again, "modifying")
         if state not in ("optimizing", "completed"):
             raise Aborted(f"the modification of {volume} is {state}")
 

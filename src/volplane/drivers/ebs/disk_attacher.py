@@ -82,7 +82,7 @@ class DiskAttacher:
             return _state((await self._ec2.volume(volume)).attachments, instance)
 
         if state == "attaching":
-            state = await poll_while(again, "attaching")
+            state = await poll_while(f"{volume} on {instance}", again, "attaching")
         if state != "attached":
             raise Aborted(f"{volume} is {state} on {instance}")
 
@@ -95,7 +95,7 @@ class DiskAttacher:
                     return "detached"
                 raise
 
-        found = await poll_while(state, "detaching")
+        found = await poll_while(f"{volume} on {instance}", state, "detaching")
         if found != "detached":  # AWS reports a mounted disk as "busy"
             raise FailedPrecondition(f"{volume} is {found} on {instance}")
 
@@ -107,15 +107,19 @@ async def wait_until_created(ec2: Ec2, volume: str, state: str) -> None:
         return (await ec2.volume(volume)).state
 
     if state == "creating":
-        state = await poll_while(again, "creating")
+        state = await poll_while(volume, again, "creating")
     if state not in ("available", "in-use"):
         raise Aborted(f"{volume} is {state}")
 
 
-async def poll_while(state: Callable[[], Awaitable[str]], *passing: str) -> str:
-    async with asyncio.timeout(POLL_TIMEOUT):
-        while (now := await state()) in passing:  # noqa: ASYNC110  AWS sends no events
-            await asyncio.sleep(POLL_INTERVAL)
+async def poll_while(what: str, state: Callable[[], Awaitable[str]], passing: str) -> str:
+    """Wait until the state is no longer `passing`. Raises Aborted: the outcome is still open."""
+    try:
+        async with asyncio.timeout(POLL_TIMEOUT):
+            while (now := await state()) == passing:  # noqa: ASYNC110  AWS sends no events
+                await asyncio.sleep(POLL_INTERVAL)
+    except TimeoutError:
+        raise Aborted(f"EC2: {what} is still {passing} after {POLL_TIMEOUT:g} s") from None
     return now
 
 

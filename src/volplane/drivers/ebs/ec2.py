@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 from msgspec import Struct
 
 from volplane.base import clock, trace
+from volplane.base.trace_context import HEADER
 from volplane.drivers.ebs.batch import RequestBatcher
 from volplane.web import ClientResponse, HttpClient
 from volplane.web.client import ServerDisconnected
@@ -272,10 +273,16 @@ class Ec2:
     async def _send(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
         body = urlencode({"Action": action, "Version": VERSION, **parameters}).encode()
         headers = self._signer.headers(body, _CONTENT_TYPE, self._keys(), clock.wall())
+        if parent := trace.traceparent():
+            headers.append((HEADER, parent))
+        patience = max(self._timeout, COPY_TIMEOUT) if action in _COPYING else self._timeout
         try:
-            patience = max(self._timeout, COPY_TIMEOUT) if action in _COPYING else self._timeout
             answer = await self._post(headers, body, patience)
-        except (OSError, TimeoutError) as error:
+        except TimeoutError as error:
+            raise Ec2Unreachable(
+                f"{action}: {self._endpoint} did not answer within {patience:g} s"
+            ) from error
+        except OSError as error:
             raise Ec2Unreachable(f"{action}: {self._endpoint} does not answer: {error}") from error
         return _parse_answer(answer.status, answer.body)
 

@@ -68,6 +68,14 @@ class InlineVolumes:
             await wait_until_created(ec2, volume.id, volume.state)
             return volume.id, await attaching.attach(volume.id, self._instance)
 
+    async def read_type(self, volume: str) -> str:
+        """The type of a disk; "" if the EC2 API is not available."""
+        if not self.is_available:
+            return ""
+        with translate_errors():
+            ec2, _ = await self._connect_once()
+            return (await ec2.volume(volume)).type
+
     async def remove(self, handle: str) -> None:
         """Detach and delete the disk of a handle, if it exists."""
         with translate_errors():

@@ -19,7 +19,7 @@ from msgspec import Struct
 from volplane.base import clock
 from volplane.csi import v1
 from volplane.drivers.ebs import parameters
-from volplane.drivers.ebs.constants import NAME, OWN_ZONE_KEY, VERSION, ZONE_KEY
+from volplane.drivers.ebs.constants import NAME, OWN_ZONE_KEY, PARTITION, VERSION, ZONE_KEY
 from volplane.drivers.ebs.inline import ConnectEc2, InlineVolumes
 from volplane.host import Host, NodePaths, devices
 from volplane.rules import latency
@@ -79,8 +79,9 @@ class EbsNode(Driver):
 
     async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
         _check(request.volume_capability)
+        _refuse_partition(request.volume_context.get(PARTITION, ""))
         target = self._path(request.staging_target_path, "staging_target_path")
-        await self._simulate_latency("NodeStageVolume")
+        await self._simulate_latency("NodeStageVolume", request.volume_id)
         named = request.publish_context.get("devicePath", "")
         async with self._open_device(request.volume_id, named) as device:
             if request.volume_capability.HasField("mount"):
@@ -94,6 +95,7 @@ class EbsNode(Driver):
 
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         _check(request.volume_capability)
+        _refuse_partition(request.volume_context.get(PARTITION, ""))
         target = self._path(request.target_path, "target_path")
         staging = request.staging_target_path
         staging = self._path(staging, "staging_target_path") if staging else ""
@@ -149,8 +151,11 @@ class EbsNode(Driver):
     def _path(self, path: str, field: str) -> str:
         return node_path(self._paths, path, field)
 
-    async def _simulate_latency(self, step: str) -> None:
-        seconds = latency.seconds(self._place.latency, step, self._random.random())
+    async def _simulate_latency(self, step: str, volume: str = "") -> None:
+        profile, volume_type = self._place.latency, ""
+        if profile == latency.BY_TYPE and volume:
+            volume_type = await self._inline.read_type(volume)
+        seconds = latency.seconds(profile, step, self._random.random(), volume_type)
         if seconds:
             await asyncio.sleep(seconds)
 
@@ -183,6 +188,12 @@ def _check(capability: v1.VolumeCapability) -> None:
     why_not = parameters.unsupported_reason([capability])
     if why_not:
         raise InvalidArgument(f"volume capability not supported: {why_not}")
+
+
+def _refuse_partition(number: str) -> None:
+    """Mounting the whole disk instead could format it."""
+    if number not in ("", "0"):
+        raise InvalidArgument(f"partition {number}: the disks have no partitions, only 0 is supported")
 
 
 def _try_open_device(volume: str, stable: str, named: str) -> tuple[int, str] | None:

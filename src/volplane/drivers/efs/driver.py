@@ -176,7 +176,7 @@ class EfsNode(Driver):
             raise InvalidArgument(f"volume capability not supported: {why_not}")
         target = node_path(self._paths, request.target_path, "target_path")
         point = await require_access_point(self._store, self._host, request.volume_id)
-        seconds = latencies.seconds(self._latency, "NodePublishVolume", self._random.random())
+        seconds = latencies.seconds(self._latency, "NodePublishVolume", self._random.random(), "efs")
         if seconds:
             await asyncio.sleep(seconds)
         mode = request.volume_capability.access_mode.mode
@@ -204,7 +204,12 @@ class EfsNode(Driver):
         if not await self._host.is_mount(path):
             raise NotFound(f"nothing is published at {path}")
         point = await require_access_point(self._store, self._host, request.volume_id)
-        s = await self._host.call(access_points.usage_at, path)
+        try:
+            s = await self._host.call(access_points.usage_at, path)
+        except FileNotFoundError as error:
+            raise NotFound(f"nothing is published at {path} any more") from error
+        if not await self._host.is_mount(path):  # unpublished meanwhile: an empty directory was measured
+            raise NotFound(f"nothing is published at {path} any more")
         unit = v1.VolumeUsage
         left = max(0, min(point.size - s.used, s.available))
         usage = [

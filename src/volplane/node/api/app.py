@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
 from volplane.api import codec
@@ -42,8 +44,10 @@ class KubeletApi:
         paths: NodePaths,
         *,
         allowed: tuple[str, ...],
+        read_stats: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
-        """`allowed`: the common names of accepted client certificates."""
+        """`allowed`: the common names of accepted client certificates; `read_stats`: the Summary API."""
+        self._read_stats = read_stats
         self.pods, self.host, self.paths = pods, host, paths
         self._allowed = frozenset(allowed)
 
@@ -55,7 +59,7 @@ class KubeletApi:
             return Response(refusal.status, _TEXT, f"{refusal}\n".encode())
 
     def _authorize(self, request: Request) -> None:
-        if request.peer is None:
+        if request.peer is None or not request.peer.is_valid:
             raise KubeletApiError(401, "Unauthorized")
         if request.peer.common_name not in self._allowed:
             raise KubeletApiError(
@@ -69,7 +73,10 @@ class KubeletApi:
             case "healthz", _:
                 return Response(200, _TEXT, b"ok")
             case "metrics", []:
-                return Response(200, {"Content-Type": metrics.CONTENT_TYPE}, metrics.render())
+                text = await asyncio.to_thread(metrics.prepare())
+                return Response(200, {"Content-Type": metrics.CONTENT_TYPE}, text)
+            case "stats", ["summary"] if self._read_stats is not None:
+                return Response(200, _JSON, await self._read_stats())
             case "pods" | "runningpods", []:
                 return Response(200, _JSON, self._pod_list())
             case "containerLogs", [namespace, pod, container]:

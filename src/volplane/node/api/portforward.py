@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from volplane.base.tasks import TaskSet, cancel_and_wait
 from volplane.node.api.errors import KubeletApiError
+from volplane.node.network.interface import StreamPair
 from volplane.web import Request, Response, Upgraded, spdy, websocket
 from volplane.web.spdy import SpdyChannel, SpdySession
 from volplane.web.stream import ByteStream
@@ -26,7 +27,6 @@ DIAL_TIMEOUT = 10.0
 MOST_PORTS = 127
 MAX_UNPAIRED = 64  # streams that may wait for the other one of their pair
 
-StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[int], Awaitable[StreamPair]]
 Write = Callable[[bytes], Awaitable[None]]
 

@@ -18,8 +18,7 @@ from volplane.host import Host, NodePaths
 from volplane.node.api.channels import Channels, accept
 from volplane.node.api.errors import KubeletApiError
 from volplane.node.api.logs import LogRequest, read_log
-from volplane.node.containers.base import AttachSession, ContainerError, ExecOutput, ExecSession
-from volplane.node.containers.process_exec import CannotExec
+from volplane.node.containers.base import AttachSession, CannotExec, ContainerError, ExecOutput, ExecSession
 from volplane.node.pods.container import finish_uncancelled
 from volplane.node.pods.records import all_containers
 from volplane.node.pods.runtimes import container_id
@@ -83,6 +82,9 @@ async def _run_exec(channels: Channels, started: ExecSession) -> None:
         await channels.send_status(_status(code))
     except* ConnectionError:
         pass  # the client has disconnected; closing the exec kills the command
+    except* CannotExec as problems:  # a runtime may tell only now that it could not start the command
+        with suppress(ConnectionError):
+            await channels.send_status(_failed_exec_status(problems))
     except* Exception as problems:
         # The client must get a status: without one it assumes success.
         log.error("exec in a container failed", exc_info=problems)
@@ -131,6 +133,12 @@ def _status(code: int, message: str = "") -> dict[str, Any]:
         "reason": "NonZeroExitCode",
         "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
     }
+
+
+def _failed_exec_status(problems: BaseExceptionGroup[CannotExec]) -> dict[str, Any]:
+    error = problems.exceptions[0]
+    assert isinstance(error, CannotExec)
+    return _status(error.code, str(error))
 
 
 def _internal_error_status(problem: BaseException) -> dict[str, Any]:

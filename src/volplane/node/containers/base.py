@@ -39,6 +39,16 @@ class ContainerDevice(Struct, frozen=True):
     permissions: str = "mrw"
 
 
+class CgroupLimits(Struct, frozen=True):
+    """What the kernel grants a container; 0: no limit."""
+
+    cpu_shares: int = 0
+    cpu_quota: int = 0  # microseconds of each period
+    cpu_period: int = 0
+    memory: int = 0  # bytes
+    oom_score_adj: int = 0
+
+
 class ContainerSpec(Struct, frozen=True):
     id: str
     pod_uid: str = ""
@@ -78,6 +88,16 @@ class ContainerSpec(Struct, frozen=True):
     sysctls: Mapping[str, str] = {}  # set in the container's own namespaces
     proc_mount: ProcMount = "Default"
     cover_secrets: bool = True  # hide keys and passwords of this machine
+    # Only for a runtime with images of its own:
+    image_ref: str = ""  # the id of the pulled image
+    limits: CgroupLimits = CgroupLimits()
+    added_capabilities: tuple[str, ...] = ()  # to the default capabilities of the runtime
+    dropped_capabilities: tuple[str, ...] = ()
+    seccomp_profile: str = ""  # RuntimeDefault, or the path of a profile; none if empty
+    share_processes: bool = False  # shareProcessNamespace of the pod
+    target: str = ""  # the name of the container whose process namespace it joins
+    user_name: str = ""  # the user of the image, if it is a name
+    message_path: str = ""  # terminationMessagePath
 
 
 class ContainerRunState(Struct, frozen=True):
@@ -90,6 +110,9 @@ class ContainerRunState(Struct, frozen=True):
     reason: str = ""
     message: str = ""
     spec: ContainerSpec | None = None  # the spec it was started with, also after a restart of the node
+    runtime_id: str = ""  # the id of a runtime that chooses ids itself, such as containerd://…
+    image: str = ""  # the image that runs, by name,
+    image_id: str = ""  # and by digest
 
 
 class ContainerError(Exception):
@@ -116,6 +139,14 @@ class ImageNotAllowed(StartFailed):
 
 class ExecRefused(ContainerError):
     pass
+
+
+class CannotExec(ContainerError):
+    """The command could not be started; `code` is the exit code of a shell in that case."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class AttachRefused(ContainerError):
@@ -223,4 +254,7 @@ def make_ended_state(
         reason=reason or (ERROR if code else COMPLETED),
         message=message,
         spec=state.spec,
+        runtime_id=state.runtime_id,
+        image=state.image,
+        image_id=state.image_id,
     )

@@ -27,6 +27,7 @@ from volplane.node.containers import records
 from volplane.node.containers.attach_client import AttachConnection
 from volplane.node.containers.base import (
     AttachRefused,
+    CannotExec,
     ContainerNotRunning,
     ContainerRunState,
     ContainerSpec,
@@ -34,7 +35,7 @@ from volplane.node.containers.base import (
     StartFailed,
 )
 from volplane.node.containers.launcher_client import TIMEOUT, LauncherAnswer, LauncherClient, LauncherReply
-from volplane.node.containers.process_exec import CannotExec, PipeReader, PipeWriter, ProcessExec
+from volplane.node.containers.process_exec import PipeReader, PipeWriter, ProcessExec
 from volplane.node.containers.records import ProcessContainerRecord, StartedRecord, UnfinishedStart
 
 log = logging.getLogger(__name__)

@@ -10,18 +10,9 @@ import struct
 import termios
 from contextlib import suppress
 
-from volplane.node.containers.base import ContainerError
 from volplane.node.containers.launcher_client import TIMEOUT, LauncherReply
 
 EXIT_UNKNOWN = 255  # the helper was killed before it reported an exit code
-
-
-class CannotExec(ContainerError):
-    """The command could not be started; `code` is the exit code of a shell in that case."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class _PipeEnd:

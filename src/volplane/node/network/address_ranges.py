@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator
 from ipaddress import IPv4Address, IPv4Network
+from itertools import chain
 
 SPACE = IPv4Network("100.64.0.0/10")
 AVOIDED = (IPv4Network("100.100.0.0/16"),)  # used by services of clouds and VPNs
@@ -52,8 +53,7 @@ def next_free(
     Round robin: an address is unused as long as possible before another pod gets it.
     """
     first, highest = int(share.network_address), min(HIGHEST, share.num_addresses - 2)
-    numbers = range(LOWEST, highest + 1)
-    for number in (*(n for n in numbers if n > after), *(n for n in numbers if n <= after)):
+    for number in chain(range(max(after + 1, LOWEST), highest + 1), range(LOWEST, min(after, highest) + 1)):
         if (address := IPv4Address(first + number)) not in taken:
             return address, number
     return None

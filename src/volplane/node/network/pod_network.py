@@ -29,7 +29,8 @@ from volplane.base.tasks import KeyedTasks, ignore_error
 from volplane.host import Host, NodePaths, network
 from volplane.host.network import Bridge, JoinedNamespace, RangeInUse
 from volplane.node.network import address_ranges
-from volplane.node.network.relay import Relay, RelayLinks, StreamPair
+from volplane.node.network.interface import NetworkAttachment, PodNetworkError, StreamPair
+from volplane.node.network.relay import Relay, RelayLinks
 from volplane.node.options import BRIDGE, NodeOptions
 
 log = logging.getLogger(__name__)
@@ -45,17 +46,6 @@ _UNSUPPORTED_ERRNOS = (
     errno.EINVAL,
     errno.ENODEV,
 )
-
-
-class PodNetworkError(Exception):
-    """The pod has no network yet; the text is shown in its events."""
-
-
-class NetworkAttachment(Struct, frozen=True):
-    """A pod's address and network namespace."""
-
-    address: str
-    namespace: str = ""  # a path that containers join; "": the machine's own
 
 
 class AddressRecord(Struct, frozen=True):
@@ -115,6 +105,9 @@ class PodNetwork:
         found = await self._host.call(_read_records, self._paths.real(self._paths.pods))
         share = IPv4Network(self._settings.pod_cidr) if self._settings.pod_cidr else None
         self._addresses = {uid: address for uid, address in found.items() if not share or address in share}
+
+    async def list_pods(self) -> list[str]:
+        return []  # all that is left of a pod is in its directory
 
     def has_own_network(self, pod: Pod) -> bool:
         """Whether the pod has a network of its own."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from volplane.base import descriptors
 from volplane.base.tasks import cancel_and_wait
+from volplane.node.network.interface import StreamPair
 from volplane.web.listener import dropped as _refused
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,6 @@ CHUNK = 1 << 16
 DESCRIPTOR_SHARE = 16  # at most 1/16 of the descriptors is the number of links, with two descriptors each
 MIN_LINKS = 16
 
-StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 RelayLinks = set["asyncio.Task[None]"]  # connections of all relays in this process
 Dial = Callable[[], Awaitable[StreamPair]]
 

@@ -17,9 +17,15 @@ from volplane.api.core import Container, LifecycleHandler, Pod
 from volplane.base import clock, trace
 from volplane.base.backoff import Backoff, Failures
 from volplane.loops.events import EventRecorder
-from volplane.node.containers.base import ContainerError, ContainerRunState, ImageNotAllowed
+from volplane.node.containers.base import (
+    START_ERROR,
+    ContainerError,
+    ContainerRunState,
+    ImageNotAllowed,
+)
+from volplane.node.containers.cri.images import ImageError, Images, LocalImage
 from volplane.node.image_overrides import image_repository
-from volplane.node.network import NetworkAttachment, PodNetwork
+from volplane.node.network import NetworkAttachment, NetworkProvider
 from volplane.node.pods import plan
 from volplane.node.pods.container_spec import ContainerSpecBuilder
 from volplane.node.pods.environment import ContainerConfigError
@@ -55,10 +61,13 @@ class ContainerDeps:
         runtimes: Runtimes,
         builder: ContainerSpecBuilder,
         events: EventRecorder,
-        network: PodNetwork,
+        network: NetworkProvider,
         *,
+        images: Images | None = None,
         longest_backoff: float = MAX_BACKOFF,
     ) -> None:
+        """`images`: those of a container runtime; without, only built-in images and commands can run."""
+        self.images = images
         self.runtimes, self.builder, self.events, self.network = runtimes, builder, events, network
         self.longest_backoff = longest_backoff
         self.handlers = Handlers(runtimes)
@@ -85,6 +94,7 @@ class ContainerLoop:
         self._pre_stop_ran = False  # the preStop hook has been run
         self._unhealthy = False  # a failed probe stops it
         self._starting = ""  # the id of an attempt whose start is unfinished
+        self._retry_after: float | None = None  # seconds before the next try, if a failed start tells
 
     @property
     def id(self) -> str:
@@ -111,7 +121,8 @@ class ContainerLoop:
                     if await self._start(number):
                         failures.reset()
                     else:
-                        await asyncio.sleep(failures.next_delay())
+                        delay = failures.next_delay()
+                        await asyncio.sleep(delay if self._retry_after is None else self._retry_after)
                 case _:
                     assert_never(step)
 
@@ -127,6 +138,7 @@ class ContainerLoop:
 
     async def _start(self, number: int) -> bool:
         builtin = self.deps.runtimes.is_builtin(self.container)
+        self._retry_after = None
         attachment = await self._attachment()
         pod = self._pod()
         try:
@@ -139,8 +151,12 @@ class ContainerLoop:
         pod = self._pod()
         subject = f"pod/{pod.namespace}/{pod.name}"
         try:
-            with trace.span("kubelet", "StartContainer", subject, container=self.container.name):
+            attrs = {"container": self.container.name, "node": pod.spec.node_name}
+            with trace.span("kubelet", "StartContainer", subject, **attrs):
                 await self._launch(pod, volumes, attachment, number, builtin=builtin)
+        except ImageError as error:
+            self._retry_after = error.retry_after
+            return self._report_start_failure(error.reason, "Failed", f"Error: {error.reason}", str(error))
         except ContainerConfigError as error:
             return self._report_start_failure(error.reason, "Failed", f"Error: {error}", str(error))
         except ImageNotAllowed as error:
@@ -166,7 +182,7 @@ class ContainerLoop:
                 f'container "{name}" would run in the network of the node: the other containers of the pod '
                 f"are built-in images, so the pod has no network of its own, and it has no hostNetwork"
             )
-        self._report_image(pod, builtin)
+        image = await self._get_image(pod, builtin)
         building = self.deps.builder.build(
             pod,
             self.container,
@@ -175,6 +191,7 @@ class ContainerLoop:
             id=container_id(pod.uid, name, number),
             attempt=number,
             builtin=builtin,
+            image=image,
         )
         spec = await finish_uncancelled(building)
         self._starting = spec.id
@@ -182,6 +199,13 @@ class ContainerLoop:
         state = await self.deps.runtimes.start(spec)
         self._starting = ""
         self._note_start(pod, state)
+
+    async def _get_image(self, pod: Pod, builtin: bool) -> LocalImage | None:
+        """The container's image on a node with a container runtime. Raises ImageError."""
+        if self.deps.images is None or builtin:
+            self._report_image(pod, builtin)
+            return None
+        return await self.deps.images.ensure(pod, self.container)
 
     def _report_image(self, pod: Pod, builtin: bool) -> None:
         name, image = self.container.name, self.container.image
@@ -216,12 +240,15 @@ class ContainerLoop:
         )
         name = self.container.name
         self.deps.events.normal(pod, "Created", f"Created container: {name}")
-        self.deps.events.normal(pod, "Started", f"Started container {name}")
+        if state.reason == START_ERROR:
+            self.deps.events.warning(pod, "Failed", f"Error: {state.message}")
+        else:
+            self.deps.events.normal(pod, "Started", f"Started container {name}")
 
     def _report_start_failure(self, reason: str, event: str, message: str, why: str) -> bool:
         self.deps.events.warning(self._pod(), event, message)
         log.warning("container %s of pod %s: %s", self.container.name, self._pod().key, why)
-        self._set(waiting=ContainerWaiting(reason, why), ready=False)
+        self._set(waiting=ContainerWaiting(reason, self.deps.events.rewrite(why)), ready=False)
         return False
 
     async def _remove_old_attempt(self, pod: str, number: int) -> None:
@@ -394,7 +421,8 @@ class ContainerLoop:
         subject = f"pod/{pod.namespace}/{pod.name}"
         grace = await self._pre_stop(grace)
         try:
-            with trace.span("kubelet", "StopContainer", subject, container=self.container.name):
+            attrs = {"container": self.container.name, "node": pod.spec.node_name}
+            with trace.span("kubelet", "StopContainer", subject, **attrs):
                 return await self.deps.runtimes.stop(self.id, grace)
         except ContainerError as error:
             log.warning("container %s of pod %s: %s", self.container.name, self._pod().key, error)

@@ -9,29 +9,40 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct, structs
 
 from volplane.api.core import (
+    Capabilities,
     Container,
     HostIP,
     Pod,
     PodIP,
+    SecurityContext,
     VolumeDevice,
     VolumeMount,
 )
 from volplane.base.files import atomic_write
+from volplane.host import DEVICES
+from volplane.host.device_directory import list_mounted
 from volplane.node.containers import seccomp
 from volplane.node.containers.base import ContainerDevice, ContainerSpec, Mount, Propagation
+from volplane.node.containers.cri.images import LocalImage
 from volplane.node.containers.launcher.log import list_rotated
 from volplane.node.image_overrides import ImageOverride, ImageOverrides
 from volplane.node.network import NetworkAttachment
+from volplane.node.pods.cgroup_limits import make_limits
 from volplane.node.pods.env_expansion import UnknownVariable, expand, expand_strictly
 from volplane.node.pods.environment import ContainerConfigError, ContainerCreateError, Environment
 from volplane.node.pods.runtimes import find_own_command
-from volplane.node.pods.security_context import ContainerSecurity, check_user, resolve_security
+from volplane.node.pods.security_context import (
+    ContainerSecurity,
+    check_image_user,
+    check_user,
+    resolve_security,
+)
 from volplane.node.subpaths import SubPathError, bind_subpath
 from volplane.node.volume_manager.manager import MountedVolume
 from volplane.rules.sysctls import namespace_of
@@ -72,8 +83,9 @@ class ContainerSpecBuilder(Struct, frozen=True):
         id: str,
         attempt: int,
         builtin: bool,
+        image: LocalImage | None = None,
     ) -> ContainerSpec:
-        """Raises ContainerConfigError."""
+        """`image`: that of the container, for a runtime with images. Raises ContainerConfigError."""
         site = self.site
         environment = Environment(
             site.client, self._with_addresses(pod, attachment), container, site.allocatable()
@@ -84,15 +96,21 @@ class ContainerSpecBuilder(Struct, frozen=True):
         command = tuple(expand(part, variables) for part in container.command)
         args = tuple(expand(part, variables) for part in container.args)
         program = None if builtin else self.programs.get(container.image)
+        if program is not None and image is not None:
+            raise ContainerConfigError(
+                f'image "{container.image}" is replaced by the program {program.argv[0]} of this machine, '
+                "which cannot run on a node with a container runtime: use a node without one"
+            )
         if program is not None:
             command = program.command(command, variables)
-        elif not command and not builtin:
+        elif not command and not builtin and image is None:
             command, args = (args, ()) if find_own_command(container) else (PAUSE_COMMAND, ())
         mounts = [
             await self._mount(pod, container, index, mount, volumes, variables)
             for index, mount in enumerate(container.volume_mounts)
         ]
         if not builtin:
+            mounts += await self._device_mounts(mounts)
             mounts += self._own_files(pod, container, attempt)
         if program is not None:
             mounts += _program_mounts(program, mounts)
@@ -131,6 +149,8 @@ class ContainerSpecBuilder(Struct, frozen=True):
             network="" if builtin else attachment.namespace,
             stop_signal=stop_signal(container) or "SIGTERM",
         )
+        if image is not None:
+            return self._confine_image(spec, pod, container, security, image)
         # Built-in images are coroutines of this process: limits of a process do not apply.
         return spec if builtin else await self._confine(spec, pod, container, security)
 
@@ -153,6 +173,36 @@ class ContainerSpecBuilder(Struct, frozen=True):
             seccomp=await self._seccomp(security),
             sysctls=security.sysctls,
             proc_mount=security.proc_mount,
+        )
+
+    def _confine_image(
+        self,
+        spec: ContainerSpec,
+        pod: Pod,
+        container: Container,
+        security: ContainerSecurity,
+        image: LocalImage,
+    ) -> ContainerSpec:
+        check_image_user(pod, container, image.user, image.user_name)
+        own = (container.security_context or SecurityContext()).capabilities or Capabilities()
+        profile = str(security.seccomp) if security.seccomp == "RuntimeDefault" else ""
+        if security.seccomp == "Localhost":
+            profile = self.site.paths.real(f"{self.site.paths.seccomp}/{security.seccomp_file}")
+        return structs.replace(
+            spec,
+            image_ref=image.id,
+            user=image.user if security.user is None else security.user,
+            user_name=image.user_name,
+            limits=make_limits(pod, container, self.site.allocatable()),
+            added_capabilities=own.add,
+            dropped_capabilities=own.drop,
+            no_new_privs=security.no_new_privs,
+            readonly_root=security.readonly_root,
+            seccomp_profile=profile,
+            proc_mount=security.proc_mount,
+            share_processes=bool(pod.spec.share_process_namespace),
+            target=_find_target(pod, container),
+            message_path=container.termination_message_path,
         )
 
     async def _seccomp(self, security: ContainerSecurity) -> str:
@@ -201,6 +251,8 @@ class ContainerSpecBuilder(Struct, frozen=True):
                 "Bidirectional mount propagation is available only to privileged containers"
             )
         source = volume.path
+        if volume.runtime_creates_path:
+            await self.site.host.call(_create_host_path, source)
         subpath = _subpath(mount, variables)
         if subpath:
             try:
@@ -219,6 +271,17 @@ class ContainerSpecBuilder(Struct, frozen=True):
         readonly = mount.read_only or volume.readonly
         recursive = mount.recursive_read_only in ("Enabled", "IfPossible") and readonly
         return Mount(source, mount.mount_path, readonly, propagation, recursive)
+
+    async def _device_mounts(self, mounts: Sequence[Mount]) -> list[Mount]:
+        """What is mounted below the machine's /dev, for a container that has the node's /dev."""
+        devices = self.site.paths.dev
+        targets = [mount.target.rstrip("/") for mount in mounts if mount.source == devices != DEVICES]
+        if not targets:
+            return []
+        self.site.devices.follow()
+        names = await self.site.host.call(list_mounted, devices)
+        found = (Mount(f"{DEVICES}/{name}", f"{target}/{name}") for target in targets for name in names)
+        return without_taken(found, mounts)
 
     async def write_container_files(
         self, pod: Pod, container: Container, *, attachment: NetworkAttachment, attempt: int, builtin: bool
@@ -260,10 +323,29 @@ class ContainerSpecBuilder(Struct, frozen=True):
         )
 
 
+def _create_host_path(path: str) -> None:
+    """A missing hostPath without a type becomes a directory, as with other container runtimes.
+
+    Raises ContainerCreateError.
+    """
+    if os.path.exists(path):
+        return
+    try:
+        os.makedirs(path, 0o755)
+        os.chmod(path, 0o755)  # whatever our umask is
+    except OSError as error:
+        raise ContainerCreateError(f'failed to mkdir "{path}": {error.strerror}') from error
+
+
 def _program_mounts(program: ImageOverride, mounts: Sequence[Mount]) -> list[Mount]:
-    """Paths of the machine that a program needs; a volume of the pod at the same path takes precedence."""
+    """Paths of the machine that a program needs."""
+    return without_taken((Mount(path, path) for path in program.paths), mounts)
+
+
+def without_taken(added: Iterable[Mount], mounts: Sequence[Mount]) -> list[Mount]:
+    """A volume of the pod at the same path takes precedence, for example its own /dev/shm."""
     taken = {mount.target.rstrip("/") for mount in mounts}
-    return [Mount(path, path) for path in program.paths if path not in taken]
+    return [mount for mount in added if mount.target not in taken]
 
 
 def _device(
@@ -311,6 +393,12 @@ def _refuse_propagation(container: Container) -> None:
                 f"{mount.mount_propagation}, which cannot be combined with capability MKNOD: drop MKNOD, "
                 "or make the container privileged"
             )
+
+
+def _find_target(pod: Pod, container: Container) -> str:
+    """The container whose processes an ephemeral container sees."""
+    targets = (c.target_container_name for c in pod.spec.ephemeral_containers if c.name == container.name)
+    return next(targets, "")
 
 
 def _is_privileged(container: Container) -> bool:

@@ -15,11 +15,10 @@ from msgspec import Struct
 
 from volplane.api.core import Container, HTTPGetAction, LifecycleHandler, Probe
 from volplane.csi.health import GrpcHealthStatus, HealthCheckError, check
-from volplane.node.containers.base import ContainerError, ExecOutput, ExecSession
-from volplane.node.pods.runtimes import Runtimes
+from volplane.node.containers.base import ContainerError
+from volplane.node.pods.runtimes import LONGEST_OUTPUT, Runtimes
 from volplane.web.client import HttpClient, HttpError
 
-LONGEST_OUTPUT = 10 * 1024
 HEADERS = (("User-Agent", "kube-probe/1.35"), ("Accept", "*/*"), ("Connection", "close"))
 CONNECTION_REFUSED = "connect: connection refused"
 
@@ -66,18 +65,13 @@ class Handlers:
 
     async def _exec(self, id: str, command: tuple[str, ...], timeout: float | None) -> HandlerOutcome:
         try:
-            async with asyncio.timeout(timeout):
-                running = await self.runtimes.exec(id, command, tty=False, stdin=False)
-                try:
-                    output, code = await asyncio.gather(_output(running), running.wait())
-                finally:
-                    await running.close()
+            output, code = await self.runtimes.exec_sync(id, command, timeout)
         except TimeoutError:
             line = " ".join(command)
             return HandlerOutcome(False, f'command timed out: "{line}" timed out after {int(timeout or 0)}s')
         except ContainerError as error:
             raise HandlerError(str(error)) from error
-        return HandlerOutcome(code == 0, output)
+        return HandlerOutcome(code == 0, output[:LONGEST_OUTPUT].decode(errors="replace"))
 
 
 async def _http(
@@ -131,18 +125,6 @@ def _describe_error(error: BaseException, host: str, port: int) -> str:
     if isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED:
         return f"dial tcp {host}:{port}: {CONNECTION_REFUSED}"
     return f"dial tcp {host}:{port}: {error}" if isinstance(cause, OSError) else str(error)
-
-
-async def _output(running: ExecSession) -> str:
-    """Both outputs, mixed as they come; what exceeds the limit is read and dropped."""
-    output = bytearray()
-
-    async def read(end: ExecOutput) -> None:
-        while piece := await end.read():
-            output.extend(piece[: LONGEST_OUTPUT - len(output)])
-
-    await asyncio.gather(*(read(end) for end in (running.stdout, running.stderr) if end is not None))
-    return output.decode(errors="replace")
 
 
 def port_of(port: int | str, container: Container) -> int:

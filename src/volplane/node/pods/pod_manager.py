@@ -18,7 +18,7 @@ from volplane.node.containers.base import ContainerError
 from volplane.node.pod_directories import log_directories, pod_directories, remove_pod_directory
 from volplane.node.pods.restart_recovery import read_markers
 from volplane.node.pods.runtimes import parse_container_id
-from volplane.node.pods.worker import FORCED_GRACE, PodDeps, PodWorker, StopReason
+from volplane.node.pods.worker import FORCED_GRACE, PodDeps, PodWorker
 from volplane.rules.waits import Wait
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,8 @@ class PodManager:
         running = {parse_container_id(id)[0] for id in ids}
         directories = await pod_directories(site.host, site.paths)
         logs = await log_directories(site.host, site.paths)
-        for uid in {*running, *directories, *logs} - self.workers.keys():
+        joined = await self.deps.network.list_pods()
+        for uid in {*running, *directories, *logs, *joined} - self.workers.keys():
             if uid in running:
                 self.deps.volumes.expect_pod(uid)
             self._orphans.start(self._clean_up(uid, logs.get(uid, "")), f"orphan {uid}")
@@ -112,9 +113,9 @@ class PodManager:
                 await runtimes.remove(state.id)
             except ContainerError as error:
                 log.warning("container %s: %s", state.id, error)
+        await self.deps.network.leave(uid)
         volumes.release_pod(uid)
         await volumes.wait_for_unmount(uid)
-        await self.deps.network.leave(uid)
         if left := await remove_pod_directory(volumes.context.host, volumes.context.paths, uid):
             log.warning("%s", left)
         if logs:
@@ -122,12 +123,15 @@ class PodManager:
 
     # --- stopping
 
-    async def suspend(self, pods: Iterable[PodWorker]) -> None:
-        """Stop these pods' containers and unmount their volumes, without changing the API objects."""
+    async def suspend(self, pods: Iterable[PodWorker], longest_grace: float) -> None:
+        """Stop these pods' containers and unmount their volumes, without changing the API objects.
+
+        Containers are killed after `longest_grace` seconds, if their own grace period is not shorter.
+        """
         self._stopping = True
         chosen = list(pods)
         for worker in chosen:
-            worker.request_stop(StopReason.SUSPENDED)
+            worker.request_suspend(longest_grace)
         if tasks := [task for worker in chosen if (task := self._tasks.get(worker.uid)) is not None]:
             await asyncio.wait(tasks)
 

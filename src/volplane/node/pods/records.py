@@ -13,7 +13,7 @@ class ContainerAttempt(Struct, frozen=True):
     """One run of a container. Numbers start at 0, so the number is the restart count."""
 
     number: int
-    id: str  # with its scheme: process://…, task://…
+    id: str  # with its scheme: process://…, task://…, containerd://…
     running: bool = False
     started_at: str = ""
     finished_at: str = ""
@@ -22,6 +22,8 @@ class ContainerAttempt(Struct, frozen=True):
     message: str = ""
     interrupted: bool = False  # the node stopped it when it stopped itself: restarted whatever the policy
     unhealthy: bool = False  # a failed probe stopped it and it is restarted: never a success
+    image: str = ""  # the image that a container runtime reports, by name,
+    image_id: str = ""  # and by digest
 
     @property
     def has_succeeded(self) -> bool:

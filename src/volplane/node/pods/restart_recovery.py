@@ -94,6 +94,8 @@ def _attempt_from_status(status: ContainerStatus | None, now: str) -> ContainerA
             exit_code=ended.exit_code,
             reason=ended.reason,
             message=ended.message,
+            image=status.image,
+            image_id=status.image_id,
         )
     running = status.state.running
     return ContainerAttempt(
@@ -104,6 +106,8 @@ def _attempt_from_status(status: ContainerStatus | None, now: str) -> ContainerA
         exit_code=KILLED,
         reason="ContainerStatusUnknown",
         message=STATUS_UNKNOWN_MESSAGE,
+        image=status.image,
+        image_id=status.image_id,
     )
 
 

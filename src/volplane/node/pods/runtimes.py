@@ -1,4 +1,5 @@
-"""Choose the runtime of a container: built-in images run as tasks, everything else as processes.
+"""Choose the runtime of a container: built-in images run as tasks, everything else as processes or, on a node
+with a container runtime, in that.
 
 A container's own command replaces the command of the image, built-in or not.
 
@@ -8,6 +9,7 @@ matched to its pod.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from typing import Protocol
 
@@ -16,14 +18,17 @@ from volplane.node.containers.base import (
     AttachSession,
     ContainerRunState,
     ContainerSpec,
+    ExecOutput,
     ExecSession,
     NoSuchContainer,
     Runtime,
 )
+from volplane.node.containers.cri.runtime import CriRuntime
 from volplane.node.containers.task import TaskRuntime
 from volplane.node.pods.records import ContainerAttempt
 
 TASK, PROCESS = "task", "process"
+LONGEST_OUTPUT = 10 * 1024  # bytes of a probe's or hook's command
 
 
 def container_id(pod: str, name: str, attempt: int) -> str:
@@ -80,8 +85,10 @@ class Runtimes:
     async def states(self) -> list[ContainerRunState]:
         return [*await self._tasks.states(), *await self._processes.states()]
 
-    async def states_of_pod(self, pod: str) -> list[ContainerRunState]:
-        return [s for s in await self.states() if s.id.startswith(f"{pod}_")]
+    async def states_of_pod(self, pod: str, *, builtin: bool = False) -> list[ContainerRunState]:
+        """`builtin`: the pod has built-in images only, and does not wait for a runtime that is away."""
+        states = await (self._tasks.states() if builtin else self.states())
+        return [s for s in states if s.id.startswith(f"{pod}_")]
 
     async def wait(self, id: str) -> ContainerRunState:
         return await (await self._runtime(id)).wait(id)
@@ -90,11 +97,26 @@ class Runtimes:
         return await (await self._runtime(id)).stop(id, grace)
 
     async def remove(self, id: str) -> None:
-        await self._tasks.remove(id)
-        await self._processes.remove(id)
+        runtime = self._tasks if await self._tasks.state(id) is not None else self._processes
+        await runtime.remove(id)
 
     async def exec(self, id: str, command: tuple[str, ...], *, tty: bool, stdin: bool) -> ExecSession:
         return await (await self._runtime(id)).exec(id, command, tty=tty, stdin=stdin)
+
+    async def exec_sync(self, id: str, command: tuple[str, ...], timeout: float | None) -> tuple[bytes, int]:
+        """Run a command, kill it after the timeout, and return its output and exit code.
+
+        Raises ContainerError, TimeoutError.
+        """
+        runtime = await self._runtime(id)
+        if isinstance(runtime, CriRuntime):  # closing a session does not kill its command there
+            return await runtime.exec_sync(id, command, timeout or 0)
+        async with asyncio.timeout(timeout):
+            running = await runtime.exec(id, command, tty=False, stdin=False)
+            try:
+                return await asyncio.gather(_read_output(running), running.wait())
+            finally:
+                await running.close()
 
     async def attach(self, id: str, *, stdin: bool) -> AttachSession:
         return await (await self._runtime(id)).attach(id, stdin=stdin)
@@ -110,6 +132,18 @@ class Runtimes:
         await self._processes.close()
 
 
+async def _read_output(running: ExecSession) -> bytes:
+    """Both outputs, mixed as they come; what exceeds the limit is read and dropped."""
+    output = bytearray()
+
+    async def read(end: ExecOutput) -> None:
+        while piece := await end.read():
+            output.extend(piece[: LONGEST_OUTPUT - len(output)])
+
+    await asyncio.gather(*(read(end) for end in (running.stdout, running.stderr) if end is not None))
+    return bytes(output)
+
+
 def find_own_command(container: Container) -> tuple[str, ...]:
     """What runs without an image: the command, or args that start with a program of this machine."""
     if container.command:
@@ -121,11 +155,13 @@ def find_own_command(container: Container) -> tuple[str, ...]:
 def make_attempt(state: ContainerRunState, scheme: str) -> ContainerAttempt:
     return ContainerAttempt(
         number=parse_container_id(state.id)[2],
-        id=f"{scheme}://{state.id}",
+        id=state.runtime_id or f"{scheme}://{state.id}",
         running=state.running,
         started_at=state.started_at,
         finished_at=state.finished_at,
         exit_code=state.exit_code,
         reason=state.reason,
         message=state.message,
+        image=state.image,
+        image_id=state.image_id,
     )

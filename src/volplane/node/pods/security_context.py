@@ -138,6 +138,27 @@ def check_user(pod: Pod, container: Container) -> None:
         raise ContainerConfigError("container has runAsNonRoot and image will run as root")
 
 
+def check_image_user(pod: Pod, container: Container, user: int | None, user_name: str) -> None:
+    """Enforce runAsNonRoot for a container whose image has this user. Raises ContainerConfigError."""
+    own = container.security_context or SecurityContext()
+    shared = pod.spec.security_context or PodSecurityContext()
+    not_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
+    chosen = _first(own.run_as_user, shared.run_as_user)
+    if not not_root:
+        return
+    where = f'(pod: "{pod.name}_{pod.namespace}({pod.uid})", container: {container.name})'
+    if chosen is not None:
+        if chosen == 0:
+            raise ContainerConfigError(f"container's runAsUser breaks non-root policy {where}")
+    elif user_name:
+        raise ContainerConfigError(
+            f"container has runAsNonRoot and image has non-numeric user ({user_name}), cannot verify user is "
+            f"non-root {where}"
+        )
+    elif not user:
+        raise ContainerConfigError(f"container has runAsNonRoot and image will run as root {where}")
+
+
 def _first(own: int | None, shared: int | None) -> int | None:
     return shared if own is None else own
 

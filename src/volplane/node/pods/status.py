@@ -131,8 +131,8 @@ def _container(
         else ContainerState(),
         ready=record.ready or done,
         restart_count=current.number if current else 0,
-        image=container.image,
-        image_id=container.image if current else "",
+        image=(current.image if current else "") or container.image,
+        image_id=(current.image_id or container.image) if current else "",
         container_id=current.id if current else "",
         started=record.running and record.started,
         volume_mounts=tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -117,6 +117,7 @@ class PodStatusWriter:
         body: dict[str, Any] = to_dict(status)
         for name in _CLEARED:
             body.setdefault(name, None)
+        _clear_old_reasons(body.get("conditions", ()), self._conditions)
         left = await self._client.patch(
             Pod,
             self._pod.name,
@@ -126,6 +127,16 @@ class PodStatusWriter:
             uid=self._pod.uid,
         )
         self._revision = left.revision
+
+
+def _clear_old_reasons(conditions: Iterable[dict[str, Any]], before: Iterable[PodCondition]) -> None:
+    """Remove what a condition no longer has: a strategic merge patch keeps fields that it does not name."""
+    known = {condition.type: condition for condition in before}
+    for condition in conditions:
+        old = known.get(condition["type"])
+        for name in ("reason", "message"):
+            if old is not None and getattr(old, name):
+                condition.setdefault(name, None)
 
 
 def _ready(status: PodStatus) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -23,7 +24,8 @@ from volplane.base.retry import retry
 from volplane.client.client import Client
 from volplane.host import Host
 from volplane.node.admission import PodAdmission
-from volplane.node.network import NetworkAttachment, PodNetwork, PodNetworkError
+from volplane.node.containers.base import ContainerRunState
+from volplane.node.network import NetworkAttachment, NetworkProvider, PodNetworkError
 from volplane.node.pod_directories import remove_pod_directory
 from volplane.node.pods import plan
 from volplane.node.pods.container import ContainerDeps, ContainerLoop
@@ -81,7 +83,7 @@ class PodDeps:
     ) -> None:
         self.client, self.volumes, self.containers, self.host_ip = client, volumes, containers, host_ip
         self.mount_timeout = mount_timeout  # seconds before `find_mount_failure` is called
-        self.network: PodNetwork = containers.network
+        self.network: NetworkProvider = containers.network
         self.admission, self.find_mount_failure = admission, find_mount_failure
         # Attempts that the node itself stopped, by pod and container.
         self.interrupted: dict[str, dict[str, int]] = {}
@@ -110,7 +112,9 @@ class PodWorker:
         self._pids: list[int] = []  # of containers that an earlier kubelet process has started
         self.ended = asyncio.Event()  # its containers have exited for good
         self.unmounted = asyncio.Event()
+        self._released_volumes: frozenset[str] = frozenset()
         self._evicted = self._forced = False
+        self._longest_grace = math.inf  # seconds that a node that stops can wait
         self._deadline = 0.0  # of the stop in progress
         self._tasks: asyncio.TaskGroup | None = None
         self._reason = self._message = ""
@@ -145,6 +149,12 @@ class PodWorker:
         if self._stop_reason is not StopReason.DELETED:
             self._stop_reason = how
             self._stop_requested.set()
+
+    def request_suspend(self, longest_grace: float) -> None:
+        """Stop, because the node stops: a longer grace period of the pod is cut short."""
+        self._longest_grace = longest_grace
+        self.request_stop(StopReason.SUSPENDED)
+        self._shorten_grace()
 
     def force_delete(self) -> None:
         """The API no longer has the pod, so it was deleted by force: stop it with a short grace period."""
@@ -181,7 +191,7 @@ class PodWorker:
         seconds = self.pod.metadata.deletion_grace_period_seconds
         if seconds is None:
             seconds = self.pod.spec.termination_grace_period_seconds
-        return DEFAULT_GRACE if seconds is None else float(seconds)
+        return min(DEFAULT_GRACE if seconds is None else float(seconds), self._longest_grace)
 
     # --- running
 
@@ -211,9 +221,8 @@ class PodWorker:
             await self._stop_containers(self.grace)
             self.ended.set()
             self._status_writer.request_write()
-        await self._unmount()
+        await self._unmount(forget=True)
         self.unmounted.set()
-        await self.deps.network.leave(self.uid)
         await self._stop_requested.wait()
         if self._stop_reason is StopReason.DELETED:
             await self._remove()
@@ -246,7 +255,7 @@ class PodWorker:
             raise error
 
     async def _adopt(self) -> None:
-        states = await self.deps.containers.runtimes.states_of_pod(self.uid)
+        states = await self._states()
         interrupted = self.deps.interrupted.get(self.uid, {})
         self._has_run = bool(states)
         self._pids = [state.pid for state in states if state.running and state.pid]
@@ -256,6 +265,11 @@ class PodWorker:
         init = {c.name for c in self.pod.spec.init_containers}
         for container in all_containers(self.pod):
             self._loops[container.name] = self._loop(container, init=container.name in init)
+
+    async def _states(self) -> list[ContainerRunState]:
+        runtimes = self.deps.containers.runtimes
+        builtin = all(map(runtimes.is_builtin, all_containers(self.pod)))
+        return await runtimes.states_of_pod(self.uid, builtin=builtin)
 
     def _loop(self, container: Container, *, init: bool) -> ContainerLoop:
         return ContainerLoop(
@@ -326,7 +340,9 @@ class PodWorker:
                 return False
         return True
 
-    async def _join_network(self) -> None:
+    async def _ensure_network(self) -> NetworkAttachment:
+        """Join the pod's network, or find it joined; a sandbox that was lost is replaced."""
+
         def report(error: Exception) -> None:
             text = f"Failed to create pod sandbox: {error}"
             self.deps.containers.events.warning(self.pod, "FailedCreatePodSandBox", text)
@@ -336,8 +352,11 @@ class PodWorker:
                 raise PodNetworkError(why)
             return await self.deps.network.join(self.pod, self._pids)
 
-        if self._network is None:
-            self._network = await retry(join, on=PodNetworkError, backoff=RETRY, report=report)
+        self._network = await retry(join, on=PodNetworkError, backoff=RETRY, report=report)
+        return self._network
+
+    async def _join_network(self) -> None:
+        await self._ensure_network()
         if self.deps.network.unavailable_reason and not self.pod.spec.host_network:
             why = f"{self.deps.network.unavailable_reason}: the pod shares the node's network"
             self.deps.containers.events.warning(self.pod, "PodNetworkUnavailable", why)
@@ -346,11 +365,11 @@ class PodWorker:
 
     async def _await_network(self) -> NetworkAttachment:
         await self._network_ready.wait()
-        assert self._network is not None
-        return self._network
+        return await self._ensure_network()
 
     async def _mount(self) -> None:
-        with trace.span("kubelet", "MountVolumes", f"pod/{self.pod.namespace}/{self.pod.name}"):
+        subject = f"pod/{self.pod.namespace}/{self.pod.name}"
+        with trace.span("kubelet", "MountVolumes", subject, node=self.pod.spec.node_name):
             self._set_waiting(WaitReason.MOUNTING_VOLUMES)
             await self._mount_volumes()
             self._set_waiting(None)
@@ -373,10 +392,12 @@ class PodWorker:
 
     # --- stopping
 
-    async def _unmount(self) -> None:
+    async def _unmount(self, *, forget: bool) -> None:
+        """`forget`: release the pod's address, too."""
         await self.deps.containers.runtimes.cancel_starts(self.uid)
+        await self.deps.network.leave(self.uid, forget=forget)
         self._set_waiting(WaitReason.UNMOUNTING_VOLUMES)
-        self.deps.volumes.release_pod(self.uid)
+        self._released_volumes = self.deps.volumes.release_pod(self.uid)
         await self.deps.volumes.wait_for_unmount(self.uid)
         self._set_waiting(None)
 
@@ -399,14 +420,19 @@ class PodWorker:
                 await self._status_writer.flush()
         except TimeoutError:
             log.warning("the last status of pod %s was not written", self.pod.key)
+        self._set_waiting(WaitReason.UNMOUNTING_VOLUMES)
+        await self.deps.volumes.wait_for_first_unstage(self._released_volumes)
+        self._set_waiting(None)
         await self._delete()
-        for state in await self.deps.containers.runtimes.states_of_pod(self.uid):
+        for state in await self._states():
             await self.deps.containers.runtimes.remove(state.id)
         paths = self.deps.volumes.context.paths
         if left := await remove_pod_directory(self._host, paths, self.uid):
             log.warning("%s", left)
         await self._host.call(_remove_logs, paths.real(paths.log_directory(*self._names)))
         self.deps.volumes.context.subpaths.discard(self.uid)
+        if self.deps.containers.images is not None:
+            self.deps.containers.images.forget_pod(self.uid)
         self.deps.interrupted.pop(self.uid, None)
         self.done = True
 
@@ -434,8 +460,7 @@ class PodWorker:
             log.warning("pod %s: its containers will count as exited by themselves: %s", self.pod.key, error)
         self._set_waiting(WaitReason.STOPPING_CONTAINERS)
         await self._stop_containers(self.grace)
-        await self._unmount()
-        await self.deps.network.leave(self.uid, forget=False)
+        await self._unmount(forget=False)
 
     # --- status
 

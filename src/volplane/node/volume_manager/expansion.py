@@ -24,6 +24,7 @@ from volplane.base import clock
 from volplane.client.client import Client
 from volplane.loops.events import EventRecorder
 from volplane.rules import access
+from volplane.rules.csi_translation import UntranslatableObject, translate_volume
 from volplane.volumes.base import (
     InfeasibleExpansionError,
     InUseExpansionError,
@@ -101,12 +102,6 @@ def _pending_target(claim: PersistentVolumeClaim, capacity: str) -> ExpansionTar
     return ExpansionTarget(allocated) if pending else None
 
 
-def claimed_size(claim: PersistentVolumeClaim | None) -> int:
-    """The size in bytes that the claim's status shows, 0 if none."""
-    claimed = claim.status.capacity.get(STORAGE, "") if claim is not None else ""
-    return quantity.value(claimed) if claimed else 0
-
-
 class NodeVolumeExpander:
     """Calls NodeExpandVolume and writes the claim's status."""
 
@@ -152,7 +147,8 @@ class NodeVolumeExpander:
         if not target.finished:
             request_changed = _requested_size(spec) != target.bytes
             gives_up = target.tracked and (isinstance(error, InfeasibleExpansionError) or request_changed)
-            claim = await self._write(spec, _failure_patch(str(error), INFEASIBLE if gives_up else ""))
+            message = self.context.paths.wire_text(str(error))
+            claim = await self._write(spec, _failure_patch(message, INFEASIBLE if gives_up else ""))
         if isinstance(error, InUseExpansionError):
             text = f'NodeExpandVolume.NodeExpandVolume failed for volume "{spec.name}" : {error}'
             self.events.warning(spec.pod, "VolumeResizeFailed", text)
@@ -233,12 +229,16 @@ class ClaimReader:
             try:
                 async with asyncio.timeout(READ_TIMEOUT):
                     await self._read(spec, spec.claim, spec.volume)
-            except (APIError, TimeoutError) as error:
+            except (APIError, TimeoutError, UntranslatableObject) as error:
                 log.debug("claim of %s not read: %s", spec.unique_name, error)
 
     async def _read(
         self, spec: PodVolumeSpec, known: PersistentVolumeClaim, volume: PersistentVolume
     ) -> None:
         claim = await self._client.get(PersistentVolumeClaim, known.name, known.namespace)
-        if claim.uid == known.uid and claim.revision != known.revision:
-            self._on_claim_read(spec, claim, await self._client.get(PersistentVolume, volume.name))
+        if claim.uid != known.uid:
+            return
+        # An administrator who enlarges a local volume writes only its capacity.
+        current = await self._client.get(PersistentVolume, volume.name)
+        if (claim.revision, current.revision) != (known.revision, volume.revision):
+            self._on_claim_read(spec, claim, translate_volume(current))

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import assert_never
 
 from msgspec import Struct, field
@@ -25,10 +25,14 @@ from volplane.base import clock
 from volplane.base.backoff import Backoff
 from volplane.loops.controller import Controller, Outcome, Replan, Stop
 from volplane.loops.events import EventRecorder
+from volplane.loops.volume_states import ComparedVolume, StateComparison, group_waits
 from volplane.node.configmap_secret_watch import ConfigMapSecretWatch
 from volplane.node.volume_manager import plan as plans
+from volplane.node.volume_manager.operation_metrics import MountTimes
 from volplane.node.volume_manager.operations import NodeVolumeStatus, VolumeOperations
 from volplane.node.volume_manager.plan import (
+    AttachVolume,
+    DetachVolume,
     ExpandInUseVolume,
     ForgetNodeVolume,
     MountDevice,
@@ -58,9 +62,12 @@ from volplane.node.volume_manager.state import (
     NodeVolumeState,
     view_volume,
 )
+from volplane.node.volume_manager.state_comparison import compare, compare_unresolved
+from volplane.node.volume_manager.volume_counts import count_volumes, total_volumes
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait
-from volplane.volumes.base import NodeContext, PodVolumeSpec, ReferencedObject, VolumePlugin
+from volplane.volumes.base import NodeContext, PodVolumeSpec, ReferencedObject
+from volplane.volumes.registry import PluginRegistry
 
 FIRST_READ_DELAY, MAX_READ_DELAY = 0.005, 10.0  # between reads of a claim that cannot be mounted yet
 REPORTED_DELAY = 0.16  # from this delay on, an event reports why the pod's volumes are not mounted
@@ -72,11 +79,13 @@ class MountedVolume(Struct, frozen=True):
     name: str  # of the persistent volume, or of the volume in the pod
     path: str
     readonly: bool
+    runtime_creates_path: bool = False
 
 
 class PodVolumes(Struct):
     """The volumes that one pod needs, and the tasks that wait for them."""
 
+    owner: str = ""  # the pod: namespace/name
     specs: dict[str, PodVolumeSpec] = field(default_factory=dict)  # by the volume's name in the pod
     problems: tuple[tuple[str, str], ...] = ()  # (name in the pod, why it cannot be mounted)
     is_resolved: bool = False
@@ -105,6 +114,8 @@ class VolumeManagerMemory:
         self.ready_to_unmount = False  # the pods are known and the disk has been read
         self.keep_pod_data = False  # the node stops: its pods will run again
         self.volume_forgotten = asyncio.Event()
+        self.unstage_ended = asyncio.Event()  # set when a volume was unstaged, failed to be, or is needed
+        self.times = MountTimes()
 
     @property
     def desired_state_of_world(self) -> DesiredStateOfWorld:
@@ -122,7 +133,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
     def __init__(
         self,
         context: NodeContext,
-        plugins: Sequence[VolumePlugin],
+        plugins: PluginRegistry,
         node: NodeVolumeStatus,
         events: EventRecorder,
         object_watch: ConfigMapSecretWatch,
@@ -131,12 +142,11 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
         super().__init__(
             context.client, events=events, workers=sys.maxsize, backoff=Backoff(0.5, MAX_READ_DELAY)
         )
-        self.context, self.node, self.object_watch = context, node, object_watch
-        self.plugins = {plugin.name: plugin for plugin in plugins}
+        self.context, self.plugins, self.node, self.object_watch = context, plugins, node, object_watch
         # Made here and not in `setup`: what is on disk is read into it before the manager runs.
         self.memory = VolumeManagerMemory()
         self.operations = VolumeOperations(
-            context, self.plugins, node, events, self.memory.volumes, self.apply
+            context, self.plugins, node, events, self.memory.volumes, self.apply, self.memory.times
         )
 
     # --- 1. which volumes a change wakes
@@ -181,6 +191,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
             reported_in_use=key in node.reported_in_use,
             attached=key in memory.volumes_attached,
             controller_manages_attach=node.controller_manages_attach,
+            plugin_attaches=self.plugins[state.plugin].attaches_from_node,
             ready_to_unmount=memory.ready_to_unmount and not may_be_needed,
             running_pods=memory.running_pods,
             now=clock.now(),
@@ -205,7 +216,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
         """Carry out a step, unless the state has changed so that it no longer applies."""
         state = self.memory.volumes[key]
         match step:
-            case MountDevice(uid) | MountVolume(uid) | RejectMount(uid):
+            case AttachVolume(uid) | MountDevice(uid) | MountVolume(uid) | RejectMount(uid):
                 if uid in state.desired.pods and await self.operations.run(key, step):
                     return None
                 return Stop()
@@ -216,11 +227,12 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
             case UnmountVolume():
                 await self._unmount_pods(key)
                 return self._replan(key)
-            case UnmountDevice():
+            case UnmountDevice() | DetachVolume():
                 await self.operations.run(key, step)
                 return self._replan(key)
             case ForgetNodeVolume():
-                if not state.desired.pods and not state.actual.is_present:
+                actual = state.actual
+                if not (state.desired.pods or actual.is_present or actual.is_attached_by_kubelet):
                     self.apply(key, VolumeForgotten())
                 return Stop()
         assert_never(step)
@@ -265,6 +277,8 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
             self.memory.volume_forgotten.set()
         else:
             volumes[name] = after
+        if before is not None and before.awaits_first_unstage != _awaits_first_unstage(after):
+            self.memory.unstage_ended.set()
         if _is_attachable(before) != _is_attachable(after):
             self.node.report_volumes_in_use()
         if not isinstance(event, PodChanged):  # no plan depends on a pod's labels or status
@@ -280,6 +294,21 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
                 if old.get(uid) is not new.get(uid) and (pod := self.memory.pods.get(uid)):
                     pod.changed.set()
 
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        with total_volumes.counting(lambda: list(self.memory.volumes.values()), count_volumes):
+            yield
+
+    async def compare_states(self) -> StateComparison:
+        waits, node, memory = group_waits(self.waits), self.context.node, self.memory
+        found: list[ComparedVolume] = []
+        for key, state in memory.volumes.items():
+            if (view := self.view(key)) is not None:
+                found += compare(node, state, view, self.plan(view), waits.get(key, ()))
+        for pod in memory.pods.values():
+            found += compare_unresolved(node, pod.owner, pod.problems)
+        return StateComparison(f"node/{node}", found)
+
     # --- pods
 
     def expect_pod(self, uid: str) -> None:
@@ -290,7 +319,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
 
     async def wait_for_attach_and_mount(self, pod: Pod) -> None:
         """Until all volumes of the pod are mounted. Cancelling it ends the wait, not the mounting."""
-        volumes = self.memory.pods.setdefault(pod.uid, PodVolumes())
+        volumes = self.memory.pods.setdefault(pod.uid, PodVolumes(pod.key))
         if not volumes.is_resolved:
             await self._resolve(pod, volumes)
         if not volumes.is_resolved:
@@ -314,7 +343,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
             await self._resolve(pod, volumes)
 
     async def _resolve(self, pod: Pod, volumes: PodVolumes) -> None:
-        resolved = await resolve_volumes(self.context.client, tuple(self.plugins.values()), pod)
+        resolved = await resolve_volumes(self.context.client, self.plugins, pod)
         volumes.problems = resolved.problems
         volumes.blocked_by_label.clear()
         for spec in resolved.specs:
@@ -340,6 +369,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
         plugin = self.plugins[spec.plugin]
         volumes.specs[spec.source.name] = spec
         added = PodAdded(spec, attachable=plugin.needs_attach(spec), has_device=plugin.needs_stage(spec))
+        self.memory.times.note_request(spec.unique_name, spec.pod.uid)
         self.apply(spec.unique_name, added)
         self.object_watch.add_volume(plugin, spec)
 
@@ -370,10 +400,11 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
     def mounted_volumes(self, uid: str) -> dict[str, MountedVolume]:
         """The pod's volumes by their names in the pod."""
         specs = self.memory.pods[uid].specs if uid in self.memory.pods else {}
-        return {
-            name: MountedVolume(spec.name, self.plugins[spec.plugin].path(spec), spec.readonly)
-            for name, spec in specs.items()
-        }
+        return {name: self._mounted_volume(spec) for name, spec in specs.items()}
+
+    def _mounted_volume(self, spec: PodVolumeSpec) -> MountedVolume:
+        plugin = self.plugins[spec.plugin]
+        return MountedVolume(spec.name, plugin.path(spec), spec.readonly, plugin.runtime_creates_path)
 
     def unmounted_specs(self, uid: str) -> list[PodVolumeSpec]:
         """The volumes that the pod waits for."""
@@ -394,22 +425,25 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
             ):
                 self.apply(name, RemountRequired(pod.uid))
 
-    def release_pod(self, uid: str) -> None:
-        """The pod's containers have ended: its volumes may be unmounted."""
+    def release_pod(self, uid: str) -> frozenset[str]:
+        """The pod's containers have ended: its volumes may be unmounted. Returns their unique names."""
         memory = self.memory
         memory.running_pods.discard(uid)
         self._mark_resolved(uid)
         self.object_watch.remove_pod(uid)
-        for plugin in self.plugins.values():
+        for plugin in self.plugins:
             plugin.forget_pod(uid)
         if volumes := memory.pods.pop(uid, None):
             volumes.changed.set()
-        for name in [name for name, state in memory.volumes.items() if state.concerns(uid)]:
+        released = frozenset(name for name, state in memory.volumes.items() if state.concerns(uid))
+        for name in released:
+            memory.times.forget(name, uid)
             self.apply(name, PodRemoved(uid))
             self._wake(name)
             for other in memory.pods.values():
                 if name in other.blocked_by_label:
                     other.read_again.set()
+        return released
 
     async def wait_for_unmount(self, uid: str) -> None:
         """Until nothing of the pod's volumes is mounted."""
@@ -421,6 +455,20 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
         finally:
             if self.memory.pods.get(uid) is volumes and not volumes.specs:
                 del self.memory.pods[uid]
+
+    async def wait_for_first_unstage(self, names: Collection[str]) -> None:
+        """Until a first call to unstage each of these volumes has ended, unless other pods need it.
+
+        Without attach, nothing but the pod's object keeps a volume from being deleted under a node that still
+        has it staged. A volume found on disk after a restart may be one of the pod's.
+        """
+
+        def awaits(name: str, state: NodeVolumeState) -> bool:
+            return (name in names or state.is_only_staged) and state.awaits_first_unstage
+
+        while any(awaits(name, state) for name, state in self.memory.volumes.items()):
+            self.memory.unstage_ended.clear()
+            await self.memory.unstage_ended.wait()
 
     def has_mounts(self, uid: str) -> bool:
         return any(uid in state.actual.mounts for state in self.memory.volumes.values())
@@ -446,23 +494,33 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
             self.memory.volume_forgotten.clear()
             await self.memory.volume_forgotten.wait()
 
-    async def wait_until_unstaged(self) -> None:
-        """Until no volume is left that only its driver can unmount."""
-        while any(state.has_device for state in self.memory.volumes.values()):
+    async def wait_until_drivers_unused(self) -> None:
+        """Until no volume is left that only its driver can unmount, staged or not."""
+        while any(map(self._needs_driver, self.memory.volumes.values())):
             self.memory.volume_forgotten.clear()
             await self.memory.volume_forgotten.wait()
 
     def volumes_in_use(self) -> list[str]:
         return sorted(name for name, state in self.memory.volumes.items() if state.attachable)
 
-    def uses_devices(self, uid: str) -> bool:
+    def uses_drivers(self, uid: str) -> bool:
         """Whether the pod has volumes that only their drivers can unmount."""
-        return any(s.has_device and s.concerns(uid) for s in self.memory.volumes.values())
+        return any(self._needs_driver(s) and s.concerns(uid) for s in self.memory.volumes.values())
+
+    def _needs_driver(self, state: NodeVolumeState) -> bool:
+        return state.has_device or self.plugins[state.plugin].calls_driver
 
     # --- drivers, objects and claims that change
 
-    def driver_added(self, driver: str) -> None:
-        """Volumes of the driver need not wait until the backoff of their last failure ends."""
+    def driver_changed(self, driver: str) -> None:
+        """A driver has appeared, was replaced, or is gone.
+
+        Its volumes need not wait until the backoff of their last failure ends, nor pods whose volumes had no
+        plugin until they are read again.
+        """
+        for pod in self.memory.pods.values():
+            if not pod.is_resolved:  # also one that is being read, and has found no plugin already
+                pod.read_again.set()
         for name, state in list(self.memory.volumes.items()):
             if self.plugins[state.plugin].may_use_driver(name, driver):
                 self.apply(name, BackoffCleared())
@@ -475,7 +533,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
                 self.apply(spec.unique_name, RemountRequired(spec.pod.uid))
 
     def object_changed(self, changed: ReferencedObject) -> None:
-        """A ConfigMap or Secret has changed or was created: publish the volumes that show it again."""
+        """A ConfigMap or Secret was created, changed or deleted: publish the volumes that show it again."""
         for spec in self.desired_specs():
             if changed in self.plugins[spec.plugin].referenced_objects(spec):
                 self.apply(spec.unique_name, BackoffCleared())
@@ -494,6 +552,10 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
     def claim_read(self, spec: PodVolumeSpec, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
         """A claim was read again; perhaps its disk has grown."""
         self.apply(spec.unique_name, ClaimRead(spec.pod.uid, claim, volume))
+
+
+def _awaits_first_unstage(state: NodeVolumeState | None) -> bool:
+    return state is not None and state.awaits_first_unstage
 
 
 def _is_attachable(state: NodeVolumeState | None) -> bool:

@@ -33,6 +33,14 @@ class MountState(StrEnum):
     UNCERTAIN = "Uncertain"  # a call may still be running, or its outcome was lost
 
 
+class AttachState(StrEnum):
+    """State of a volume that the kubelet attaches itself."""
+
+    DETACHED = "Detached"
+    ATTACHED = "Attached"
+    UNCERTAIN = "Uncertain"  # an attach or detach may still be running, or its outcome was lost
+
+
 class MountOutcome(StrEnum):
     DONE = "done"
     FINAL = "final"  # refused, nothing is left behind
@@ -47,6 +55,8 @@ class Operation(StrEnum):
     UNMOUNT = "volume_unmount"
     UNMOUNT_DEVICE = "unmount_device"
     EXPAND = "volume_fs_resize"
+    ATTACH = "volume_attach"
+    DETACH = "volume_detach"
 
 
 class OperationBackoff(Struct, frozen=True):
@@ -73,6 +83,8 @@ class NodeVolumeView(Struct, frozen=True):
     reported_in_use: bool = False  # the API server has acknowledged it in volumesInUse
     controller_manages_attach: bool = True
     attached: bool = False  # node.status.volumesAttached lists it
+    kubelet_attaches: bool = False  # its plugin can, and the controller does not
+    attachment: AttachState = AttachState.DETACHED  # by the kubelet
     ready_to_unmount: bool = True
     expand_through: str = ""  # the pod through whose mount it is to be expanded
     relabel: bool = False  # it is mounted with another SELinux label than the desired pods need
@@ -83,6 +95,16 @@ class NodeVolumeView(Struct, frozen=True):
         """The backoff that this operation has to wait for: the pod's own, or one of all pods."""
         found = (b for b in self.backoffs if b.operation is operation and b.pod in ("", pod))
         return next(found, None)
+
+
+class AttachVolume(Struct, frozen=True):
+    """Attach it to this node without the attach/detach controller."""
+
+    pod: str  # on whose behalf: it gets the events
+
+
+class DetachVolume(Struct, frozen=True):
+    """Detach what the kubelet has attached."""
 
 
 class MountDevice(Struct, frozen=True):
@@ -119,8 +141,8 @@ class ForgetNodeVolume(Struct, frozen=True):
     """Nothing is left of it: it leaves volumesInUse, and the attach/detach controller may detach it."""
 
 
-MountStep = MountDevice | MountVolume | RejectMount
-VolumeStep = MountStep | ExpandInUseVolume | UnmountVolume | UnmountDevice | ForgetNodeVolume
+MountStep = AttachVolume | MountDevice | MountVolume | RejectMount
+VolumeStep = MountStep | ExpandInUseVolume | UnmountVolume | UnmountDevice | DetachVolume | ForgetNodeVolume
 
 
 def plan(volume: NodeVolumeView) -> Iterator[VolumeStep | Wait]:
@@ -146,7 +168,7 @@ def plan(volume: NodeVolumeView) -> Iterator[VolumeStep | Wait]:
     elif unneeded and not leaving:
         yield Wait(WaitReason.CONTAINERS_RUNNING)
     elif not unneeded and volume.ready_to_unmount:
-        yield ForgetNodeVolume() if volume.device is MountState.ABSENT else _unmount_device(volume)
+        yield _release(volume)
 
 
 def _wait_for_backoff(volume: NodeVolumeView, operation: Operation, pod: str = "") -> Wait | None:
@@ -165,6 +187,15 @@ def _unmount_device(volume: NodeVolumeView) -> VolumeStep | Wait:
     return _wait_for_backoff(volume, Operation.UNMOUNT_DEVICE) or UnmountDevice()
 
 
+def _release(volume: NodeVolumeView) -> VolumeStep | Wait:
+    """No pod needs it, and none has it mounted."""
+    if volume.device is not MountState.ABSENT:
+        return _unmount_device(volume)
+    if volume.attachment is not AttachState.DETACHED:
+        return _wait_for_backoff(volume, Operation.DETACH) or DetachVolume()
+    return ForgetNodeVolume()
+
+
 def _relabel(volume: NodeVolumeView) -> Iterator[VolumeStep | Wait]:
     """An SELinux label holds for the whole volume: it is unmounted everywhere before it is mounted again."""
     if volume.mounts or not volume.ready_to_unmount:
@@ -181,6 +212,9 @@ def _mount(volume: NodeVolumeView, leaving: list[str]) -> Iterator[VolumeStep | 
     ]
     if not pending:
         return
+    if volume.attachable and volume.kubelet_attaches:
+        yield from _until_backoff(volume, _mount_steps(volume, pending, leaving))
+        return
     if volume.attachable and not volume.controller_manages_attach:
         yield from _until_backoff(volume, (RejectMount(pod, NOT_MANAGED, attach=True) for pod in pending))
         return
@@ -196,7 +230,8 @@ def _mount(volume: NodeVolumeView, leaving: list[str]) -> Iterator[VolumeStep | 
 def _until_backoff(volume: NodeVolumeView, steps: Iterable[MountStep]) -> Iterator[MountStep | Wait]:
     """The steps before the first one whose backoff has not ended yet."""
     for step in steps:
-        if wait := _wait_for_backoff(volume, Operation.MOUNT, step.pod):
+        operation = Operation.ATTACH if isinstance(step, AttachVolume) else Operation.MOUNT
+        if wait := _wait_for_backoff(volume, operation, step.pod):
             yield wait
             return
         yield step
@@ -204,6 +239,8 @@ def _until_backoff(volume: NodeVolumeView, steps: Iterable[MountStep]) -> Iterat
 
 def _mount_steps(volume: NodeVolumeView, pending: list[str], leaving: list[str]) -> Iterator[MountStep]:
     admitted, rejected = _admit(volume, pending, leaving)
+    if admitted and volume.kubelet_attaches and volume.attachment is not AttachState.ATTACHED:
+        yield AttachVolume(admitted[0])
     if admitted and volume.has_device and volume.device is not MountState.MOUNTED:
         yield MountDevice(admitted[0])
     yield from map(MountVolume, admitted)

@@ -15,10 +15,12 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.node.volume_manager.expansion import (
     ExpansionOutcome,
     ExpansionTarget,
-    claimed_size,
     find_expansion_target,
 )
 from volplane.node.volume_manager.plan import (
+    AttachState,
+    AttachVolume,
+    DetachVolume,
     ExpandInUseVolume,
     MountDevice,
     MountOutcome,
@@ -39,12 +41,14 @@ from volplane.node.volume_manager.state import (
     operation_key,
     pods_overlap,
 )
+from volplane.rules import sizes
 from volplane.volumes.base import PodVolumeRef, PodVolumeSpec, StagedVolumeRef
 
 FIRST_BACKOFF = 0.5  # seconds; doubles with each failure in a row
 
 K = TypeVar("K")
 V = TypeVar("V")
+R = TypeVar("R", PersistentVolume, PersistentVolumeClaim)
 
 
 # --- events
@@ -87,9 +91,17 @@ class ClaimRead(Struct, frozen=True):
 class AttachmentVerified(Struct, frozen=True):
     """A live read of the Node shows the volume in volumesAttached."""
 
+    device_path: str = ""
+
 
 class AttachmentLost(Struct, frozen=True):
     """The volume has left volumesAttached."""
+
+
+class VolumeAttached(Struct, frozen=True):
+    """The kubelet has attached the volume itself."""
+
+    device_path: str
 
 
 class AttachabilityRead(Struct, frozen=True):
@@ -142,6 +154,13 @@ class DeviceFound(Struct, frozen=True):
     attachable: bool
 
 
+class AttachmentFound(Struct, frozen=True):
+    """After a restart: a record says that the kubelet has attached the volume, or was about to."""
+
+    ref: StagedVolumeRef
+    attachable: bool = True
+
+
 class VolumeForgotten(Struct, frozen=True):
     """Nothing of the volume is mounted, and no pod needs it."""
 
@@ -154,6 +173,7 @@ VolumeEvent = (
     | ClaimRead
     | AttachmentVerified
     | AttachmentLost
+    | VolumeAttached
     | AttachabilityRead
     | MountStarted
     | OperationEnded
@@ -161,6 +181,7 @@ VolumeEvent = (
     | BackoffCleared
     | MountFound
     | DeviceFound
+    | AttachmentFound
     | VolumeForgotten
 )
 
@@ -174,7 +195,7 @@ def reduce(state: NodeVolumeState | None, event: VolumeEvent) -> NodeVolumeState
         case PodAdded(spec):
             known = state or NodeVolumeState(spec.unique_name, spec.plugin)
             return _add_pod(known, event)
-        case MountFound(ref) | DeviceFound(ref):
+        case MountFound(ref) | DeviceFound(ref) | AttachmentFound(ref):
             # `attachable` is a guess until a pod needs the volume. If in doubt it is True: a volume too many
             # in volumesInUse delays a detach, one too few loses data.
             known = state or NodeVolumeState(
@@ -200,23 +221,26 @@ def _change(state: NodeVolumeState, event: VolumeEvent) -> NodeVolumeState | Non
                 state, desired=replace(desired, pods=_without(desired.pods, uid), remount_pods=rest)
             )
         case RemountRequired(uid):
-            if uid not in desired.pods or not state.is_mounted(uid):
+            # Also while it is being mounted: that mount may have read what it shows before the change.
+            if uid not in desired.pods or uid not in actual.mounts:
                 return state
-            return replace(state, desired=replace(desired, remount_pods=desired.remount_pods | {uid}))
+            return _require_remount(state, uid)
         case ClaimRead(uid, claim, volume):
             return _read_claim(state, uid, claim, volume)
         case AttachmentVerified():
-            return replace(state, actual=replace(actual, attachment_verified=True))
+            verified = replace(actual, attachment_verified=True, device_path=event.device_path)
+            return replace(state, actual=verified)
         case AttachmentLost():
-            lost = actual.attachment_verified
-            return replace(state, actual=replace(actual, attachment_verified=False)) if lost else state
+            if not actual.attachment_verified:
+                return state
+            return replace(state, actual=replace(actual, attachment_verified=False, device_path=""))
+        case VolumeAttached(device):
+            attached = replace(actual, attachment=AttachState.ATTACHED, device_path=device)
+            return replace(state, actual=attached)
         case AttachabilityRead(attachable):
             return replace(state, attachable=attachable) if attachable != state.attachable else state
         case MountStarted(spec):
-            if spec.pod.uid in actual.mounts:
-                return state
-            mounts = _with(actual.mounts, spec.pod.uid, PodMount(spec.ref))
-            return replace(state, actual=replace(actual, mounts=mounts))
+            return _start_mount(state, spec)
         case OperationEnded():
             return _update_backoff(_end_operation(state, event), event)
         case ExpansionEnded():
@@ -225,7 +249,7 @@ def _change(state: NodeVolumeState, event: VolumeEvent) -> NodeVolumeState | Non
             return replace(state, failures={}) if state.failures else state
         case VolumeForgotten():
             return None
-        case PodAdded() | MountFound() | DeviceFound():
+        case PodAdded() | MountFound() | DeviceFound() | AttachmentFound():
             raise AssertionError(event)
     assert_never(event)
 
@@ -243,24 +267,35 @@ def _read_claim(
     state: NodeVolumeState, uid: str, claim: PersistentVolumeClaim, volume: PersistentVolume | None
 ) -> NodeVolumeState:
     spec = state.desired.pods.get(uid)
-    # A read may be overtaken by a later one, or by a write of our own.
-    if spec is None or (spec.claim is not None and spec.claim.revision >= claim.revision):
+    if spec is None:
         return state
-    spec = replace(spec, claim=claim, volume=volume or spec.volume)
+    # A read may be overtaken by a later one, or by a write of our own.
+    newest = replace(spec, claim=_newer(spec.claim, claim), volume=_newer(spec.volume, volume))
+    if newest.claim is spec.claim and newest.volume is spec.volume:
+        return state
+    spec = newest
     desired = replace(state.desired, pods=_with(state.desired.pods, uid, spec))
     return _find_expansion(replace(state, desired=desired))
+
+
+def _newer(known: R | None, read: R | None) -> R | None:
+    return read if read is not None and (known is None or read.revision > known.revision) else known
+
+
+def _revisions(spec: PodVolumeSpec) -> tuple[int, int]:
+    return spec.claim.revision if spec.claim else 0, spec.volume.revision if spec.volume else 0
 
 
 def _find_expansion(state: NodeVolumeState) -> NodeVolumeState:
     """Decide by the newest claim that was read for any pod: an older one may not show the expansion."""
     claims = [spec for spec in state.desired.pods.values() if spec.claim is not None]
-    newest = max(claims, key=lambda spec: spec.claim.revision if spec.claim else 0, default=None)
+    newest = max(claims, key=_revisions, default=None)
     if newest is None:
         return state
     actual = state.actual
     target = find_expansion_target(newest.claim, newest.volume, actual.size)
     desired = replace(state.desired, expansion=None if actual.refuses_expansion_in_use else target)
-    size = actual.size or claimed_size(newest.claim)
+    size = actual.size or sizes.claimed_size(newest.claim)
     return replace(state, desired=desired, actual=replace(actual, size=size))
 
 
@@ -277,7 +312,10 @@ def _end_expansion(state: NodeVolumeState, event: ExpansionEnded) -> NodeVolumeS
     return _read_claim(state, event.uid, event.claim, None) if event.claim is not None else state
 
 
-def _add_found(state: NodeVolumeState, event: MountFound | DeviceFound) -> NodeVolumeState:
+def _add_found(state: NodeVolumeState, event: MountFound | DeviceFound | AttachmentFound) -> NodeVolumeState:
+    if isinstance(event, AttachmentFound):
+        # The devices were found before: without a directory of its own there is none to unmount.
+        return replace(state, actual=replace(state.actual, attachment=AttachState.UNCERTAIN))
     actual = replace(state.actual, selinux_label=event.ref.selinux_label)
     if isinstance(event, MountFound):
         found = PodMount(event.ref, MountState.UNCERTAIN, reconstructed=True)
@@ -291,6 +329,8 @@ def _add_found(state: NodeVolumeState, event: MountFound | DeviceFound) -> NodeV
 
 def _end_operation(state: NodeVolumeState, event: OperationEnded) -> NodeVolumeState:
     match event.step:
+        case AttachVolume() | DetachVolume():
+            return _end_attach_or_detach(state, event)
         case MountDevice():
             return _end_mount_device(state, event)
         case MountVolume(uid):
@@ -303,6 +343,17 @@ def _end_operation(state: NodeVolumeState, event: OperationEnded) -> NodeVolumeS
         case RejectMount() | ExpandInUseVolume():
             return state
     assert_never(event.step)
+
+
+def _end_attach_or_detach(state: NodeVolumeState, event: OperationEnded) -> NodeVolumeState:
+    """An attach that has succeeded is `VolumeAttached`. After any error of the driver nothing is known."""
+    actual = state.actual
+    match event.outcome:
+        case MountOutcome.DONE if isinstance(event.step, DetachVolume):
+            return replace(state, actual=replace(actual, attachment=AttachState.DETACHED, device_path=""))
+        case MountOutcome.FINAL | MountOutcome.UNCERTAIN:
+            return replace(state, actual=replace(actual, attachment=AttachState.UNCERTAIN))
+    return state
 
 
 def _end_mount_device(state: NodeVolumeState, event: OperationEnded) -> NodeVolumeState:
@@ -320,6 +371,20 @@ def _end_mount_device(state: NodeVolumeState, event: OperationEnded) -> NodeVolu
     return replace(state, actual=actual)
 
 
+def _require_remount(state: NodeVolumeState, uid: str) -> NodeVolumeState:
+    return replace(state, desired=replace(state.desired, remount_pods=state.desired.remount_pods | {uid}))
+
+
+def _start_mount(state: NodeVolumeState, spec: PodVolumeSpec) -> NodeVolumeState:
+    uid, desired, actual = spec.pod.uid, state.desired, state.actual
+    # What requires another mount from now on is not shown by this one; nor is a pod that has changed since.
+    if uid in desired.pods and desired.pods[uid].pod is spec.pod:
+        desired = replace(desired, remount_pods=desired.remount_pods - {uid})
+    if uid not in actual.mounts:
+        actual = replace(actual, mounts=_with(actual.mounts, uid, PodMount(spec.ref)))
+    return replace(state, desired=desired, actual=actual)
+
+
 def _end_mount(state: NodeVolumeState, uid: str, event: OperationEnded) -> NodeVolumeState:
     assert event.spec is not None
     before = state.actual.mounts.get(uid, PodMount(event.spec.ref))
@@ -330,11 +395,11 @@ def _end_mount(state: NodeVolumeState, uid: str, event: OperationEnded) -> NodeV
         mounts = _with(state.actual.mounts, uid, PodMount(event.spec.ref, after))
     else:
         mounts = _with(state.actual.mounts, uid, replace(before, state=after))
-    return replace(
-        state,
-        desired=replace(state.desired, remount_pods=state.desired.remount_pods - {uid}),
-        actual=replace(state.actual, mounts=mounts, selinux_label=event.spec.selinux_label),
+    state = replace(
+        state, actual=replace(state.actual, mounts=mounts, selinux_label=event.spec.selinux_label)
     )
+    failed = event.outcome is not MountOutcome.DONE
+    return _require_remount(state, uid) if failed and after is MountState.MOUNTED else state
 
 
 def _end_unmount(state: NodeVolumeState, uid: str, event: OperationEnded) -> NodeVolumeState:

@@ -6,17 +6,21 @@ decided on an old claim would give a pod another pod's disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from msgspec import Struct, structs
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volume
 from volplane.api.errors import APIError
 from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
 from volplane.client.client import Client
-from volplane.rules import pods, selinux
+from volplane.rules import in_tree, pods, selinux
+from volplane.rules.csi_translation import (
+    UntranslatableObject,
+    translate_inline_volume,
+    translate_volume,
+)
 from volplane.rules.pods import PodClaimUse
-from volplane.volumes.base import PodVolumeSpec, VolumePlugin
+from volplane.volumes.base import PodVolumeSpec
+from volplane.volumes.registry import NoPluginMatched, PluginRegistry
 
 
 class UnusableVolume(Exception):
@@ -36,7 +40,7 @@ def device_names(pod: Pod) -> set[str]:
     return {d.name for c in pods.containers(pod) for d in c.volume_devices}
 
 
-async def resolve_volumes(client: Client, plugins: Sequence[VolumePlugin], pod: Pod) -> ResolvedVolumes:
+async def resolve_volumes(client: Client, plugins: PluginRegistry, pod: Pod) -> ResolvedVolumes:
     specs, problems = [], []
     used = mounted_names(pod) | device_names(pod)
     claims = {use.volume: use for use in pods.claim_uses(pod)}
@@ -51,12 +55,17 @@ async def resolve_volumes(client: Client, plugins: Sequence[VolumePlugin], pod: 
 
 
 async def _spec(
-    client: Client, plugins: Sequence[VolumePlugin], pod: Pod, source: Volume, use: PodClaimUse | None
+    client: Client, plugins: PluginRegistry, pod: Pod, source: Volume, use: PodClaimUse | None
 ) -> PodVolumeSpec:
-    claim, volume = await _read_claim(client, pod, use) if use is not None else (None, None)
+    claim, found = await _read_claim(client, pod, use) if use is not None else (None, None)
+    volume = _translate(source, found)
     if volume is not None:
         _check_mode(pod, source, volume)
-    plugin = _find_plugin(plugins, source, volume)
+    try:
+        plugin = plugins.find(source, volume)
+    except NoPluginMatched as error:
+        removed = in_tree.unsupported_source_message(source, volume)
+        raise UnusableVolume(f"{error}; {removed}" if removed else str(error)) from error
     name = volume.name if volume is not None else source.name
     spec = PodVolumeSpec(
         plugin=plugin.name,
@@ -74,13 +83,12 @@ async def _spec(
         raise UnusableVolume(str(error)) from error
 
 
-def _find_plugin(
-    plugins: Iterable[VolumePlugin], source: Volume, volume: PersistentVolume | None
-) -> VolumePlugin:
-    for plugin in plugins:
-        if plugin.supports(source, volume):
-            return plugin
-    raise UnusableVolume(f'no volume plugin matched for volume "{source.name}"')
+def _translate(source: Volume, volume: PersistentVolume | None) -> PersistentVolume | None:
+    """The volume as a CSI volume, if it is of a translated in-tree plugin; a pod's own one gets an object."""
+    try:
+        return translate_volume(volume) if volume is not None else translate_inline_volume(source)
+    except UntranslatableObject as error:
+        raise UnusableVolume(str(error)) from error
 
 
 async def _read_claim(

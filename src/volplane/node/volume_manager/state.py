@@ -16,6 +16,9 @@ from msgspec.structs import replace
 from volplane.api.core import PersistentVolume
 from volplane.node.volume_manager.expansion import ExpansionTarget
 from volplane.node.volume_manager.plan import (
+    AttachState,
+    AttachVolume,
+    DetachVolume,
     ExpandInUseVolume,
     MountDevice,
     MountState,
@@ -30,7 +33,16 @@ from volplane.node.volume_manager.plan import (
 from volplane.rules import access
 from volplane.volumes.base import PodVolumeRef, PodVolumeSpec
 
-VolumeOperation = MountDevice | MountVolume | RejectMount | ExpandInUseVolume | UnmountVolume | UnmountDevice
+VolumeOperation = (
+    AttachVolume
+    | MountDevice
+    | MountVolume
+    | RejectMount
+    | ExpandInUseVolume
+    | UnmountVolume
+    | UnmountDevice
+    | DetachVolume
+)
 
 
 class DesiredVolume(Struct, frozen=True):
@@ -60,10 +72,17 @@ class ActualVolume(Struct, frozen=True):
     size: int = 0  # bytes, as far as this node knows
     refuses_expansion_in_use: bool = False  # its driver expands only volumes that no pod uses
     attachment_verified: bool = False  # a live read of the Node has confirmed volumesAttached
+    attachment: AttachState = AttachState.DETACHED  # by the kubelet, where no controller attaches it
+    device_path: str = ""  # where it is attached, if its driver reports it
 
     @property
     def is_present(self) -> bool:
         return self.device is not MountState.ABSENT or bool(self.mounts)
+
+    @property
+    def is_attached_by_kubelet(self) -> bool:
+        """Attached, or perhaps."""
+        return self.attachment is not AttachState.DETACHED
 
 
 class OperationFailure(Struct, frozen=True):
@@ -97,6 +116,20 @@ class NodeVolumeState(Struct, frozen=True):
         """The device was found on disk after a restart; no pod has it mounted or is known to need it."""
         return self.actual.device_reconstructed and not self.actual.mounts and not self.desired.pods
 
+    @property
+    def awaits_first_unstage(self) -> bool:
+        """No pod has or needs it, and no call to unstage it has ended yet.
+
+        Only of volumes that are not attached: no detach waits until they are unstaged.
+        """
+        return (
+            not self.attachable
+            and not self.desired.pods
+            and not self.actual.mounts
+            and self.actual.device is not MountState.ABSENT
+            and (Operation.UNMOUNT_DEVICE, "") not in self.failures
+        )
+
     def fit_selinux_label(self, spec: PodVolumeSpec) -> tuple[PodVolumeSpec, str]:
         """The spec with the SELinux label to mount it with, and its conflict with other pods, else ""."""
         if spec.pod.uid in self.actual.mounts:  # a label is not changed while containers run
@@ -127,6 +160,10 @@ class ActualStateOfWorld(Struct, frozen=True):
 def operation_key(state: NodeVolumeState, step: VolumeOperation) -> tuple[Operation, str]:
     """The kind of operation, and the pod whose backoff it has: "" for a backoff of all pods."""
     match step:
+        case AttachVolume():
+            return Operation.ATTACH, ""
+        case DetachVolume():
+            return Operation.DETACH, ""
         case MountDevice(pod) | MountVolume(pod) | RejectMount(pod):
             return Operation.MOUNT, "" if state.attachable or state.has_device else pod
         case ExpandInUseVolume():
@@ -159,6 +196,7 @@ def view_volume(
     reported_in_use: bool,
     attached: bool,
     controller_manages_attach: bool,
+    plugin_attaches: bool,
     ready_to_unmount: bool,
     running_pods: Container[str],
     now: float,
@@ -183,6 +221,8 @@ def view_volume(
         reported_in_use=reported_in_use,
         controller_manages_attach=controller_manages_attach,
         attached=attached,
+        kubelet_attaches=plugin_attaches and not controller_manages_attach,
+        attachment=actual.attachment,
         ready_to_unmount=ready_to_unmount,
         expand_through=_find_expandable_pod(state),
         relabel=actual.is_present and bool(labels - {actual.selinux_label}),

@@ -18,13 +18,15 @@ from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import PersistentVolume
 from volplane.api.errors import APIError, Conflict
 from volplane.api.storage import CSINode, VolumeAttachment
-from volplane.base import clock, trace
+from volplane.base import trace
 from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import BadReply, CallError
+from volplane.loops.attachment_writer import AttachmentWriter
 from volplane.loops.controller import Controller, RetryableError
-from volplane.rules.attachments import attached_volume
+from volplane.rules.attachments import attached_volume, is_relevant_change
+from volplane.rules.csi_translation import find_csi_source
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait
 from volplane.sidecars import DriverClient, read_secrets
@@ -43,7 +45,6 @@ from volplane.sidecars.attacher.settings import AttacherOptions
 log = logging.getLogger(__name__)
 
 COMPONENT = "csi-attacher"
-LONGEST_MESSAGE = 1024  # bytes of an error that the API server accepts
 
 
 def _node_of(attachment: VolumeAttachment) -> list[str]:
@@ -87,6 +88,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         )
         self.driver, self.settings = driver, settings
         self.driver_info = build_driver_info(driver)
+        self.writer = AttachmentWriter(client, COMPONENT, self.driver_info.finalizer)
 
     def setup(self) -> None:
         self.memory = AttacherMemory()
@@ -103,7 +105,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
         if new is None or new.spec.attacher != self.driver.name:
             return []
-        return [new.name] if plans.is_relevant_change(old, new) else []
+        return [new.name] if is_relevant_change(old, new) else []
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
         if new is None or old is not None:  # an attachment may wait for a new volume
@@ -158,7 +160,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
             case ControllerUnpublish():
                 await self._unpublish(attachment, step)
             case MarkAttached():
-                await self._set_attached(attachment, {})
+                await self.writer.set_attached(attachment, {})
             case ReportAttachError(message):
                 return await self._write_error(attachment, RetryableError(message))
             case _:
@@ -183,7 +185,7 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         about = _log_fields(attachment, step.handle)
         log.info("Attaching", extra=about)
         reply = await self._call("ControllerPublishVolume", request, attachment)
-        await self._set_attached(attachment, dict(reply.publish_context))
+        await self.writer.set_attached(attachment, dict(reply.publish_context))
         log.info("Attached", extra=about)
 
     async def _publish_request(self, step: ControllerPublish) -> v1.ControllerPublishVolumeRequest:
@@ -204,16 +206,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         )
 
     async def _write_intent(self, attachment: VolumeAttachment, node_id: str) -> None:
-        """Write the intent before the call: from now on the attachment is not deleted without a detach."""
-        intent = {
-            "metadata": {
-                "finalizers": [self.driver_info.finalizer],
-                "annotations": {ATTACHMENT_NODE_ID_ANNOTATION: node_id},
-            }
-        }
-        failure = "could not save VolumeAttachment"
-        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(failure):
-            await self.client.patch(VolumeAttachment, attachment.name, strategic=intent, uid=attachment.uid)
+        with _as_retryable("could not save VolumeAttachment"):
+            await self.writer.write_intent(attachment, {ATTACHMENT_NODE_ID_ANNOTATION: node_id})
 
     async def _unpublish(self, attachment: VolumeAttachment, step: ControllerUnpublish) -> None:
         request = v1.ControllerUnpublishVolumeRequest(
@@ -222,26 +216,8 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
         about = _log_fields(attachment, step.handle)
         log.info("Detaching", extra=about)
         await self._call("ControllerUnpublishVolume", request, attachment)
-        await self._remove_finalizer(attachment)
+        await self.writer.remove_finalizer(attachment)
         log.info("Detached", extra=about)
-
-    async def _remove_finalizer(self, attachment: VolumeAttachment) -> None:
-        """Remove the finalizer first: after a crash in between, the attachment is gone and not stuck."""
-        removal = {"metadata": {"$deleteFromPrimitiveList/finalizers": [self.driver_info.finalizer]}}
-        with trace.span(COMPONENT, "detached", f"va/{attachment.name}"):
-            left = await self.client.patch(
-                VolumeAttachment, attachment.name, strategic=removal, uid=attachment.uid, missing_ok=True
-            )
-            if left is None or not left.metadata.finalizers:
-                return
-            status = {"attached": False, "attachmentMetadata": None, "detachError": None}
-            await self._patch_status(attachment, status)
-
-    async def _set_attached(self, attachment: VolumeAttachment, context: Mapping[str, str]) -> None:
-        gone: dict[str, str | None] = {key: None for key in attachment.status.attachment_metadata}
-        status = {"attached": True, "attachmentMetadata": {**gone, **context} or None, "attachError": None}
-        with trace.span(COMPONENT, "attached", f"va/{attachment.name}"):
-            await self._patch_status(attachment, status)
 
     async def _write_error(self, attachment: VolumeAttachment, error: Exception) -> None:
         """Write the error to the attachment."""
@@ -250,21 +226,19 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
             "Error detaching" if detaching else "Error attaching",
             extra={**_log_fields(attachment), "err": str(error)},
         )
-        text = str(error).encode()[:LONGEST_MESSAGE].decode(errors="ignore")
-        note: dict[str, Any] = {"time": clock.stamp(), "message": text}
         with_code = self.settings.feature_gates.get("MutableCSINodeAllocatableCount", False)
-        if with_code and isinstance(error, CallError) and not detaching:
-            note["errorCode"] = int(error.code)
-        await self._patch_status(attachment, {"detachError" if detaching else "attachError": note})
-
-    async def _patch_status(self, attachment: VolumeAttachment, status: Mapping[str, Any]) -> None:
-        await self.client.patch(
-            VolumeAttachment, attachment.name, merge={"status": status}, subresource="status", missing_ok=True
-        )
+        code = int(error.code) if with_code and isinstance(error, CallError) and not detaching else None
+        await self.writer.write_error(attachment, str(error), code)
 
     async def _call(self, method: str, request: Any, attachment: VolumeAttachment) -> Any:
-        subject = f"va/{attachment.name}"
-        return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
+        volume = self.volumes.get(attachment.spec.source.persistent_volume_name or "")
+        return await self.driver.call(
+            method,
+            request,
+            timeout=self.settings.timeout,
+            subject=f"va/{attachment.name}",
+            migrated=volume is None or volume.spec.csi is None,  # only migrated volumes are inline
+        )
 
     # --- the driver's own list
 
@@ -289,10 +263,9 @@ class VolumeAttacher(Controller[str, AttachmentView, plans.Step]):
     def _is_disputed(self, attachment: VolumeAttachment, published: Mapping[str, frozenset[str]]) -> bool:
         source = attachment.spec.source
         volume = self.volumes.get(source.persistent_volume_name or "")
-        spec = volume.spec if volume is not None else source.inline_volume_spec
-        if spec is None or spec.csi is None:
-            return False
-        return plans.is_disputed(attachment, spec.csi.volume_handle, published)
+        inline = source.inline_volume_spec
+        found = inline.csi if inline is not None else find_csi_source(volume)
+        return found is not None and plans.is_disputed(attachment, found.volume_handle, published)
 
     async def _list_published_nodes(self) -> dict[str, frozenset[str]]:
         published: dict[str, frozenset[str]] = {}

@@ -16,6 +16,7 @@ from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.core import PersistentVolume, PersistentVolumeSpec, SecretReference
 from volplane.api.names import sanitize_driver
 from volplane.api.storage import CSINode, VolumeAttachment
+from volplane.rules.csi_translation import UntranslatableObject, translate_volume
 from volplane.rules.waits import Wait, WaitData, WaitReason
 
 
@@ -176,7 +177,10 @@ def _spec(
         if volume is None:
             message = f'persistentvolume "{source.persistent_volume_name}" not found'
             return ReportAttachError(message, WaitReason.VOLUME_NOT_FOUND)
-        spec = volume.spec
+        try:
+            spec = translate_volume(volume).spec
+        except UntranslatableObject as error:
+            return ReportAttachError(str(error))
     elif source.inline_volume_spec is not None:
         spec = source.inline_volume_spec
     else:
@@ -234,14 +238,3 @@ def is_disputed(attachment: VolumeAttachment, handle: str, published: Mapping[st
     if node_id is None:
         return False
     return attachment.status.attached != (node_id in published.get(handle, frozenset()))
-
-
-def is_relevant_change(old: VolumeAttachment | None, new: VolumeAttachment | None) -> bool:
-    """A field has changed that wakes the attachment. Our own writes must not cut the backoff short."""
-    if old is None or new is None or old is new:
-        return True
-    return _relevant_fields(old) != _relevant_fields(new)
-
-
-def _relevant_fields(attachment: VolumeAttachment) -> tuple[object, ...]:
-    return attachment.uid, attachment.is_deleting, attachment.spec, attachment.status.attached

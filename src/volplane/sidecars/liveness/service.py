@@ -12,7 +12,7 @@ from functools import partial
 
 from volplane.csi import v1
 from volplane.csi.call_interceptor import CallInterceptor
-from volplane.csi.client import CsiChannel, SocketOpener
+from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError
 from volplane.sidecars import health
 from volplane.sidecars.liveness.settings import LivenessOptions
@@ -26,16 +26,15 @@ async def run(
     settings: LivenessOptions,
     *,
     started: Callable[[int], None] | None = None,
-    open_socket: SocketOpener | None = None,
+    connect: Callable[[], CsiChannel] | None = None,
     interceptor: CallInterceptor | None = None,
 ) -> None:
-    """Run until cancelled. `started` is called with the port, which may have been chosen by the system."""
-    connect = partial(
-        CsiChannel,
-        settings.csi_address,
-        component=COMPONENT,
-        open_socket=open_socket,
-        interceptor=interceptor,
+    """Run until cancelled. `started` is called with the port, which may have been chosen by the system.
+
+    `connect`: opens a connection to the driver; without it, the address of the settings is used.
+    """
+    connect = connect or partial(
+        CsiChannel, settings.csi_address, component=COMPONENT, interceptor=interceptor
     )
     async with connect() as channel:
         await channel.ready()

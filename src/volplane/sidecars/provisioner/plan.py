@@ -20,6 +20,7 @@ from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass
 from volplane.rules import binding, classes, sizes
 from volplane.rules import topology as topology_rules
+from volplane.rules.csi_translation import UntranslatableObject, find_csi_source, translate_class
 from volplane.rules.steps import RecordEvent, normal
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.provisioner import parameters as keys
@@ -176,11 +177,13 @@ def _start(
         yield normal("Provisioning", "Assuming an external populator will provision the volume")
         return
     try:
-        yield CreateVolume(build_request(claim, storage_class, inputs, driver))
+        yield CreateVolume(build_request(claim, translate_class(storage_class), inputs, driver))
     except SelectedNodeUnfit as error:
         yield Reschedule(selected, f"error generating accessibility requirements: {error}")
     except NoTopologyFound as error:
         yield ReportProvisionError(f"error generating accessibility requirements: {error}", needs_nodes=True)
+    except UntranslatableObject as error:
+        yield ReportProvisionError(f"failed to translate storage class: {error}")
     except (BadParameters, InvalidTemplate, UnsupportedClaim, SourceNotReady) as error:
         yield ReportProvisionError(str(error))
 
@@ -370,16 +373,17 @@ def plan_reclaim(
         yield AddReclaimFinalizer()
     if volume.status.phase != "Released" or (volume.is_deleting and not held):
         return
+    source = find_csi_source(volume)
     if driver.attaches and attachments:
         node = attachments[0].spec.node_name
         yield RefuseDeletion(f"persistentvolume {volume.name} is still attached to node {node}")
         data = WaitData(volume=volume.name, nodes=(node,))
         yield Wait(WaitReason.VOLUME_STILL_ATTACHED, data, backoff=True)
-    elif volume.spec.csi is None:
+    elif source is None:
         yield RefuseDeletion("invalid CSI PV")
         yield Wait(WaitReason.RECLAIM_FAILED, message="invalid CSI PV", backoff=True)
     else:
-        yield DeleteVolume(volume.spec.csi.volume_handle, *_deletion_secret(volume))
+        yield DeleteVolume(source.volume_handle, *_deletion_secret(volume))
 
 
 def _deletion_secret(volume: PersistentVolume) -> tuple[SecretReference | None, bool]:
@@ -393,9 +397,10 @@ def _deletion_secret(volume: PersistentVolume) -> tuple[SecretReference | None, 
 def is_responsible(volume: PersistentVolume, driver: str) -> bool:
     notes = volume.metadata.annotations
     maker = notes.get(PROVISIONED_BY_ANNOTATION)
+    migrated = notes.get(MIGRATED_TO_ANNOTATION) == driver
     if maker is not None:
-        return driver in (classes.driver_name(maker), notes.get(MIGRATED_TO_ANNOTATION))
-    return volume.spec.csi is not None and volume.spec.csi.driver == driver
+        return classes.driver_name(maker) == driver or migrated
+    return volume.spec.csi.driver == driver if volume.spec.csi is not None else migrated
 
 
 def is_ours(volume: PersistentVolume, segments: Mapping[str, str] | None) -> bool:

@@ -28,6 +28,7 @@ from volplane.api.core import (
 )
 from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PROVISIONING_INTENT_FINALIZER
 from volplane.api.meta import ObjectMeta
+from volplane.rules.csi_translation import TRANSLATED_PLUGINS, translate_to_in_tree
 from volplane.sidecars.provisioner.sources import SourceContent
 from volplane.sidecars.provisioner.topology import TopologyTerms
 
@@ -69,6 +70,11 @@ class ProvisionRequest(Struct, frozen=True, omit_defaults=True):
     reclaim_policy: str = "Delete"
     read_only: bool = False
 
+    @property
+    def is_migrated(self) -> bool:
+        """Whether the class names an in-tree plugin."""
+        return self.provisioner in TRANSLATED_PLUGINS
+
 
 class CreatedVolume(Struct, frozen=True):
     """What the driver returned."""
@@ -105,7 +111,10 @@ def has_intent(claim: PersistentVolumeClaim) -> bool:
 def build_volume(
     claim: PersistentVolumeClaim, provision_request: ProvisionRequest, created: CreatedVolume, identity: str
 ) -> PersistentVolume:
-    """The PersistentVolume of a volume that the driver has created."""
+    """The PersistentVolume of a volume that the driver has created: in-tree if its class is.
+
+    Raises UntranslatableObject.
+    """
     secrets = provision_request.secrets
     source = CSIPersistentVolumeSource(
         driver=provision_request.driver,
@@ -136,7 +145,8 @@ def build_volume(
         annotations=_annotations(provision_request),
         finalizers=(EXTERNAL_PROVISIONER_FINALIZER,),
     )
-    return PersistentVolume(metadata=metadata, spec=spec)
+    volume = PersistentVolume(metadata=metadata, spec=spec)
+    return translate_to_in_tree(volume) if provision_request.is_migrated else volume
 
 
 def _reference(claim: PersistentVolumeClaim) -> ObjectReference:

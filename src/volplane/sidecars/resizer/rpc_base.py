@@ -65,8 +65,13 @@ class ResizeRpcController(Controller[str, V, S]):
         self.driver, self.settings = driver, settings
 
     async def call(self, method: str, request: Message, volume: PersistentVolume) -> Any:
-        subject = f"pv/{volume.name}"
-        return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
+        return await self.driver.call(
+            method,
+            request,
+            timeout=self.settings.timeout,
+            subject=f"pv/{volume.name}",
+            migrated=volume.spec.csi is None,
+        )
 
     def retry_slowly(self, claim: PersistentVolumeClaim, reason: WaitReason, message: str) -> None:
         """The driver can never do this: retry after the longest delay."""

@@ -17,7 +17,7 @@ class SharedRevisionRead:
     def __init__(self, ask: Callable[[], Awaitable[int]]) -> None:
         self._ask = ask
         self._next: asyncio.Future[int] | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[int] | None = None
 
     async def revision(self) -> int:
         """A revision that etcd had reached when this was called, or a newer one."""
@@ -30,27 +30,29 @@ class SharedRevisionRead:
 
     def _begin(self, answer: asyncio.Future[int]) -> None:
         self._next = None
-        self._running = asyncio.create_task(self._round(answer), name="etcd revision")
+        self._running = asyncio.create_task(self._request(), name="etcd revision")
+        # A callback, because a task that is cancelled before its first step runs no code of its own.
+        self._running.add_done_callback(lambda request: self._end(answer, request))
 
-    async def _round(self, answer: asyncio.Future[int]) -> None:
-        try:
-            answer.set_result(await self._ask())
-        except asyncio.CancelledError:
+    async def _request(self) -> int:
+        return await self._ask()
+
+    def _end(self, answer: asyncio.Future[int], request: asyncio.Task[int]) -> None:
+        self._running = None
+        if request.cancelled():
             _fail(answer, StoreClosed("the store is closed"))
-            raise
-        except Exception as error:
+        elif (error := request.exception()) is not None:
             _fail(answer, error)
-        finally:
-            self._running = None
-            if self._next is not None:
-                self._begin(self._next)
+        else:
+            answer.set_result(request.result())
+        if self._next is not None:
+            self._begin(self._next)
 
     async def close(self) -> None:
         while self._running is not None:
-            running = self._running
-            await cancel_and_wait(running)
+            await cancel_and_wait(self._running)
 
 
-def _fail(answer: asyncio.Future[int], error: Exception) -> None:
+def _fail(answer: asyncio.Future[int], error: BaseException) -> None:
     answer.set_exception(error)
     answer.exception()  # the callers may be gone

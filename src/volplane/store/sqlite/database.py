@@ -101,6 +101,10 @@ _SUPERSEDED = """
 """
 
 
+class NewerFormat(StoreFailed):
+    """The database was written by a newer version."""
+
+
 class Database:
     """One connection. The writer has one, and the reader of old revisions another."""
 
@@ -118,7 +122,7 @@ class Database:
     def prepare(self) -> None:
         (version,) = self._one("PRAGMA user_version")
         if version > FORMAT:
-            raise StoreFailed(f"its format {version} is of a newer version; this one knows {FORMAT}")
+            raise NewerFormat(f"its format {version} is of a newer version; this one knows {FORMAT}")
         with self._transaction():
             for statement in _SCHEMA:
                 self._connection.execute(statement)

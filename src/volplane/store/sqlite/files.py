@@ -11,7 +11,7 @@ from urllib.parse import quote
 from volplane.base.files import sync_directory
 from volplane.base.locks import LockHeld, lock
 from volplane.store.contract import StoreFailed, StoreFull, StoreInUse, StoreRecords
-from volplane.store.sqlite.database import Database
+from volplane.store.sqlite.database import Database, NewerFormat
 from volplane.store.sqlite.space import SpaceReserve, allocate_index
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class DatabaseFiles:
                 files._stack = undo.pop_all()
         except StoreFull as error:
             raise StoreFull(f"cannot open {path}: {error}") from error
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, NewerFormat) as error:
             raise StoreFailed(f"cannot open {path}: {error}") from error
         return files
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from volplane.store.contract import StoreFull
 
@@ -19,6 +19,7 @@ NEEDED = 4 << 20  # bytes that must be free, besides the reserve, to open the da
 RESUME = 8 << 20  # bytes that must be free, besides the reserve, before objects can be created again
 PAGES = 2 << 20  # bytes of the reserve that become free pages of the database
 LOG = 3 << 20  # bytes of the reserve for the database's log
+SLICE = 256 << 10  # bytes of the reserve that are free at once while it is spent
 INDEX = 512 << 10  # bytes of the log's index that are allocated in advance
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -70,17 +71,26 @@ class SpaceReserve:
             os.unlink(self.path)
 
     def spend(self, database: int) -> None:
-        """Allocate the reserve's space for the log and the open `database`, before other programs use it."""
-        self.release()
-        with suppress(OSError):
-            log = os.open(f"{self._database}-wal", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                os.posix_fallocate(log, 0, os.fstat(log).st_size + LOG)
-            finally:
-                os.close(log)
-        end, size = os.fstat(database).st_size, RESERVE - LOG
-        while size > 4096 and not _allocate_behind(database, end, size):
-            size //= 2
+        """Allocate the reserve's space for the log and the open `database`.
+
+        One slice after the other: space that is free for a moment may go to a program that writes without
+        end, so only a slice at a time is free, never the whole reserve.
+        """
+        with ExitStack() as stack:
+            stack.callback(self.release)
+            stack.enter_context(suppress(OSError))  # what is left is released
+            reserve = _open_until_end(stack, self.path)
+            log = _open_until_end(stack, f"{self._database}-wal")
+            wanted = [(log, LOG), (database, RESERVE - LOG)]
+            slices = [
+                (file, offset)
+                for file, size in wanted
+                for offset in range(os.fstat(file).st_size, os.fstat(file).st_size + size, SLICE)
+            ]
+            for left in range(RESERVE - SLICE, -1, -SLICE):
+                os.ftruncate(reserve, left)
+                if slices and _allocate_behind(*slices[0], SLICE):
+                    del slices[0]
 
     def has_run_out(self) -> bool:
         """Whether a write that failed for an unknown reason may have failed because the disk is full."""
@@ -112,6 +122,12 @@ def allocate_index(database: str) -> int:
     with suppress(OSError):
         # SQLite touches each page once, which leaves holes on a file system with small blocks.
         os.posix_fallocate(descriptor, 0, INDEX)
+    return descriptor
+
+
+def _open_until_end(stack: ExitStack, path: str) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    stack.callback(os.close, descriptor)
     return descriptor
 
 

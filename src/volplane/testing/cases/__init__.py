@@ -5,13 +5,16 @@ from __future__ import annotations
 from volplane.testing import sanity
 from volplane.testing.case import Case
 from volplane.testing.cases import (
+    arguments,
     attach,
+    busy_mounts,
     cluster,
     control_plane_crash,
     controller,
     driver_crash,
     expand,
     faults,
+    file_attributes,
     groups,
     identity,
     leaks,
@@ -20,9 +23,14 @@ from volplane.testing.cases import (
     node,
     observability,
     order,
+    power_loss,
+    process_leaks,
     read_only_rpcs,
+    secrets,
     sharing,
     snapshots_clones,
+    topology,
+    usage,
 )
 
 
@@ -33,19 +41,27 @@ async def _run_by_sanity(env: object) -> None:
 SOCKET_CASES: tuple[Case, ...] = (
     *identity.case,
     *controller.case,
+    *arguments.case,
+    *secrets.case,
     *attach.case,
     *node.case,
+    *busy_mounts.case,
+    *usage.case,
     *sharing.case,
     *order.case,
     *expand.case,
     *snapshots_clones.case,
+    *file_attributes.case,
     *groups.case,
     *metadata.case,
     *modify.case,
     *observability.case,
+    *topology.case,
+    *power_loss.case,
     *faults.case,
     *read_only_rpcs.case,
     *leaks.case,
+    *process_leaks.case,
 )
 SANITY = Case(sanity.CASE, "csi-sanity", "Upstream's own tests, where they are on PATH.", _run_by_sanity)
 ALL_CASES: tuple[Case, ...] = (

@@ -15,6 +15,7 @@ from volplane.testing.case import CaseTable, NotSupported, require
 from volplane.testing.cases.lifecycle import (
     CALLS,
     READ,
+    SLEEP,
     checksum_in_pod,
     delete_group,
     expand_claim,
@@ -42,7 +43,7 @@ case = CaseTable(needs_cluster=True)
 )
 async def claim_and_pods(env: ClusterEnv) -> None:
     await run_lifecycle(env)
-    left = await env.mounts_left()
+    left = await env.wait_for_unmounts()
     require(not left, f"mounts are left: {', '.join(left)}")
 
 
@@ -237,9 +238,14 @@ async def clone(env: ClusterEnv) -> None:
 )
 async def inline(env: ClusterEnv) -> None:
     # Some drivers run on the first node only. A running pod is gone when its volumes are unmounted.
-    pod, _ = await start_writer_pod(env, volume={"csi": {"driver": env.name}}, node=FIRST_NODE)
+    volume = {"csi": env.given.inline_source(env.name)}
+    if env.given.read_only:
+        pod = await env.pod(SLEEP, volume=volume, node=FIRST_NODE)
+        await env.wait_until_running(pod)
+    else:
+        pod, _ = await start_writer_pod(env, volume=volume, node=FIRST_NODE)
     await env.remove_pod(pod)
-    require(not (left := await env.mounts_left()), f"mounts are left: {left}")
+    require(not (left := await env.wait_for_unmounts()), f"mounts are left: {left}")
 
 
 # The calls of the shortest lifecycle.
@@ -280,7 +286,7 @@ async def calls_lost(env: ClusterEnv) -> None:
 async def answers_lost(env: ClusterEnv) -> None:
     mine, late = env.calls_of_this_case(), Code.DEADLINE_EXCEEDED
     await _run_with_each_call(env, CALLS, lambda m: env.tap.cut(m, after=True, code=late, where=mine))
-    left = await env.mounts_left()
+    left = await env.wait_for_unmounts()
     require(not left, f"mounts are left: {', '.join(left)}")
 
 

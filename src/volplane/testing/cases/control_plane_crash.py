@@ -24,10 +24,11 @@ NODE_CALLS = {
     "NodeUnstageVolume": ("stage",),
 }
 POD_DELETED = "write:delete:pods"
-IGNORE_TERM = "trap '' TERM; sleep 3600 & wait; wait"
+# Ends when the file {0} is there, and not by SIGTERM.
+UNTIL_RELEASED = "trap '' TERM; until [ -e /results/{0} ]; do sleep 0.05; done"
 # The step at which the control plane is killed: the write that ends it, and the capabilities that it needs.
 STEPS = {
-    "a claim is provisioned": ("CreateVolume", "write:create:persistentvolumes", ()),
+    "a claim is provisioned": ("CreateVolume", "write:create:persistentvolumes", ("provision",)),
     "a volume is attached": (
         "ControllerPublishVolume",
         "write:patch:volumeattachments.storage.k8s.io/status",
@@ -73,9 +74,13 @@ def _control_plane_killed_at(place: str) -> CaseBody:
         async with lifecycle.expect_nothing_left(env):
             claim = await env.claim()
             if place == POD_DELETED:
-                pod, written = await lifecycle.start_writer_pod(env, claim, script=IGNORE_TERM)
-                await env.delete(Pod, pod)  # its container has a grace period of one second
+                released = env.new_name("released")
+                pod, written = await lifecycle.start_writer_pod(
+                    env, claim, script=UNTIL_RELEASED.format(released), terminationGracePeriodSeconds=3600
+                )
+                await env.delete(Pod, pod)
                 _kill_control_plane_at(env, place)
+                (env.results / released).touch()  # the container exits, and the kubelet deletes the pod
                 await env.remove_pod(pod)
             else:
                 _kill_control_plane_at(env, place)

@@ -37,7 +37,7 @@ for _mode in (RWO, RWOP, RWX, ROX):
             "CreateVolume",
             "A volume with this access mode can be created and used, or the request is INVALID_ARGUMENT.",
             _provision_with(_mode, _block),
-            "create",
+            "provision",
         )
 
 

@@ -16,17 +16,20 @@ case = CaseTable()
 CAP_SYS_RESOURCE = 24
 
 
-async def expand_in_controller(env: SocketEnv, volume: VolumeUnderTest, size: int) -> bool:
-    """Call ControllerExpandVolume; whether the node must expand, too."""
-    if not env.capabilities.has("expand-controller"):
-        return True
-    request = v1.ControllerExpandVolumeRequest(
+def expand_request(env: SocketEnv, volume: VolumeUnderTest, size: int) -> v1.ControllerExpandVolumeRequest:
+    return v1.ControllerExpandVolumeRequest(
         volume_id=volume.id,
         capacity_range={"required_bytes": size},
         volume_capability=volume.capability,
         secrets=env.secrets,
     )
-    reply = await env.controller.call("ControllerExpandVolume", request)
+
+
+async def expand_in_controller(env: SocketEnv, volume: VolumeUnderTest, size: int) -> bool:
+    """Call ControllerExpandVolume; whether the node must expand, too."""
+    if not env.capabilities.has("expand-controller"):
+        return True
+    reply = await env.controller.call("ControllerExpandVolume", expand_request(env, volume, size))
     require(
         reply.capacity_bytes >= size,
         f"ControllerExpandVolume to {size} bytes returned OK with {reply.capacity_bytes}",
@@ -149,13 +152,7 @@ async def block(env: SocketEnv) -> None:
 async def not_smaller(env: SocketEnv) -> None:
     volume = await env.create()
     await expand_in_controller(env, volume, 2 * env.size)
-    request = v1.ControllerExpandVolumeRequest(
-        volume_id=volume.id,
-        capacity_range={"required_bytes": env.size},
-        volume_capability=volume.capability,
-        secrets=env.secrets,
-    )
-    reply = await env.controller.call("ControllerExpandVolume", request)
+    reply = await env.controller.call("ControllerExpandVolume", expand_request(env, volume, env.size))
     require(reply.capacity_bytes >= 2 * env.size, f"the volume was shrunk to {reply.capacity_bytes} bytes")
 
 

@@ -14,6 +14,8 @@ from google.protobuf.message import Message
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
+from volplane.host.devices import loops
+from volplane.host.mounts import read_table
 from volplane.testing.call_audit import Inventory
 from volplane.testing.case import CaseBody, CaseFailure, CaseTable, require
 from volplane.testing.cases import groups, snapshots_clones
@@ -26,7 +28,7 @@ from volplane.testing.cases.expand import (
 )
 from volplane.testing.cases.modify import expect_modified
 from volplane.testing.cases.snapshots_clones import snapshot
-from volplane.testing.socket_env import CallWrapper, DriverSocket, SocketEnv, mounts_below
+from volplane.testing.socket_env import CallWrapper, DriverSocket, SocketEnv
 from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
@@ -34,7 +36,7 @@ case = CaseTable()
 SEVERAL = 4  # concurrent calls
 # The calls of a lifecycle, and the capabilities that each needs.
 CALLS: dict[str, tuple[str, ...]] = {
-    "CreateVolume": (),
+    "CreateVolume": ("provision",),
     "ControllerPublishVolume": ("attach",),
     "NodeStageVolume": ("stage",),
     "NodePublishVolume": (),
@@ -49,7 +51,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "NodeUnstageVolume": ("stage",),
     "ControllerUnpublishVolume": ("attach",),
     "DeleteSnapshot": ("snapshot",),
-    "DeleteVolume": (),
+    "DeleteVolume": ("provision",),
 }
 SNAPSHOTS = ("CreateSnapshot", "DeleteSnapshot")
 
@@ -113,14 +115,18 @@ async def _run_group_lifecycle(env: SocketEnv, volume: VolumeUnderTest) -> None:
 
 async def take_inventory(env: SocketEnv) -> Inventory:
     """Mounts and devices on the nodes, and what the driver lists."""
-    mounts = {t for node in env.nodes for t in await env.host.call(mounts_below, str(node.root))}
-    place = f"{env.directory}/"
-    devices = {f"{d} ({f})" for d, f in (await env.host.loops()).items() if f.startswith(place)}
+    mounts, devices = await env.host.call(_find_mounts_and_devices, env)
     volumes = await list_all_volumes(env) if env.capabilities.has("list") else ()
     snapshots = (
         await snapshots_clones.list_all_snapshots(env) if env.capabilities.has("list-snapshots") else ()
     )
     return Inventory(frozenset(mounts), frozenset(devices), frozenset(volumes), frozenset(snapshots))
+
+
+def _find_mounts_and_devices(env: SocketEnv) -> tuple[set[str], set[str]]:
+    table, place = read_table(), f"{env.directory}/"
+    mounts = {entry.target for node in env.nodes for entry in table.under(str(node.root))}
+    return mounts, {f"{device} ({file})" for device, file in loops().items() if file.startswith(place)}
 
 
 def expect_same_answer(method: str, first: Message, second: Message) -> None:

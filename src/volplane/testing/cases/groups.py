@@ -130,6 +130,7 @@ async def data(env: SocketEnv) -> None:
 async def one_moment(env: SocketEnv) -> None:
     """A writer counts on the first volume, then on the second; the first is never behind, and at most one
     ahead."""
+    env.require_writable()
     first, second = [await env.create_and_publish() for _ in range(2)]
     node = env.nodes[0]
     paths = [os.path.join(volume.target(node), "count") for volume in (first, second)]

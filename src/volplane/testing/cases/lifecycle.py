@@ -200,6 +200,7 @@ async def expect_nothing_left(env: ClusterEnv) -> AsyncIterator[None]:
     """Check that the block creates nothing twice, attaches nothing twice, and leaves nothing."""
     before, first = await env.take_inventory(), env.tap.mark()
     yield
+    await env.wait_for_unmounts(before.mounts)
     after = await env.take_inventory()
     for wrong in (*call_audit.audit_calls(env.tap.since(first)), *after.leftovers_since(before)):
         require(False, wrong.what, section=wrong.section)

@@ -8,7 +8,7 @@ import os
 
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.case import CaseFailure, CaseTable, require
+from volplane.testing.case import CaseFailure, CaseTable, NotSupported, require
 from volplane.testing.cases.controller import UNKNOWN
 from volplane.testing.socket_env import BLOCK, WRITER, DriverSocket, Mode, SocketEnv
 from volplane.testing.volume import VolumeUnderTest
@@ -119,8 +119,7 @@ async def never_published(env: SocketEnv) -> None:
 )
 async def unknown_volume(env: SocketEnv) -> None:
     node = env.nodes[0]
-    volume = VolumeUnderTest(env, env.create_request(env.new_name()), WRITER)
-    volume.made = v1.Volume(volume_id=UNKNOWN)
+    volume = await _make_unknown(env)
     request = volume.mount_request(node, volume.target(node))
     # The volume was not staged either, and a driver may check that first.
     codes = (Code.NOT_FOUND, Code.FAILED_PRECONDITION) if env.capabilities.has("stage") else (Code.NOT_FOUND,)
@@ -165,6 +164,25 @@ async def missing_arguments(env: SocketEnv) -> None:
         await env.expect_error(code, node, "NodeUnpublishVolume", undo, f"without {field}")
 
 
+async def _make_unknown(env: SocketEnv) -> VolumeUnderTest:
+    """A volume that does not exist any more, with its own id and volume_context.
+
+    A cluster never combines the id of one volume with the context of another, and a node service may find a
+    volume by its context alone (an NFS share, a directory).
+    """
+    if env.capabilities.has("given"):
+        raise NotSupported("a driver that does not create volumes need not know which exist")
+    if not env.capabilities.has("create"):
+        volume = VolumeUnderTest(env, env.create_request(env.new_name()), WRITER)
+        volume.made = v1.Volume(volume_id=UNKNOWN)
+        return volume
+    volume = await env.create()
+    made = volume.made
+    await volume.delete()
+    volume.made = made
+    return volume
+
+
 @case(
     "stage/unknown volume",
     "NodeStageVolume Errors",
@@ -173,8 +191,7 @@ async def missing_arguments(env: SocketEnv) -> None:
 )
 async def stage_unknown(env: SocketEnv) -> None:
     node = env.nodes[0]
-    volume = VolumeUnderTest(env, env.create_request(env.new_name()), WRITER)
-    volume.made = v1.Volume(volume_id=UNKNOWN)
+    volume = await _make_unknown(env)
     request = volume.stage_request(node)
     codes: tuple[Code, ...] = (Code.NOT_FOUND,)
     if env.capabilities.has("attach"):

@@ -21,7 +21,8 @@ LARGEST = 1 << 60  # bytes; larger sizes are not plausible
 # --- volumes
 
 
-async def _entry(env: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
+async def find_entry(env: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
+    """The volume's entry in ListVolumes."""
     token = ""
     while True:
         reply = await env.controller.call("ListVolumes", v1.ListVolumesRequest(starting_token=token))
@@ -45,7 +46,7 @@ async def _entry(env: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
 async def published_nodes(env: SocketEnv) -> None:
     volume, node = await env.create(), env.nodes[0]
     await volume.attach(node)
-    got = list((await _entry(env, volume.id)).status.published_node_ids)
+    got = list((await find_entry(env, volume.id)).status.published_node_ids)
     require(node.id in got, f"{volume.id} is attached to {node.id}, listed with {got}")
     if env.capabilities.has("get"):
         request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
@@ -77,7 +78,7 @@ def _expect_healthy(condition: v1.VolumeCondition, who: str, section: str) -> No
 )
 async def list_condition(env: SocketEnv) -> None:
     volume = await env.create()
-    status = (await _entry(env, volume.id)).status
+    status = (await find_entry(env, volume.id)).status
     require(status.HasField("volume_condition"), f"{volume.id} is listed without its condition")
     _expect_healthy(status.volume_condition, "ListVolumes", "ListVolumes")
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
+from typing import Any
 
 from volplane.base.backoff import Backoff, Failures
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.case import CaseTable, require
+from volplane.testing.cases.expand import create_growable, expand_on_node, expand_request, expect_size
 from volplane.testing.socket_env import SocketEnv
 from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
 
 READY = 120.0  # seconds until a snapshot must be ready to use
+CLOCK_DIFFERENCE = 600.0  # seconds by which the storage's clock may differ from this machine's
 POLL = Backoff(0.05, 2.0)  # between looks at a snapshot that is not ready to use
 
 
@@ -35,6 +39,12 @@ async def snapshot(env: SocketEnv, volume: VolumeUnderTest) -> v1.Snapshot:
         f"a snapshot of {volume.id} has the source {made.source_volume_id!r}",
         section="CreateSnapshot",
     )
+    return await wait_until_ready(env, request, made)
+
+
+async def wait_until_ready(
+    env: SocketEnv, request: v1.CreateSnapshotRequest, made: v1.Snapshot
+) -> v1.Snapshot:
     end, tries = time.monotonic() + READY, Failures(POLL)
     while not made.ready_to_use:
         require(time.monotonic() < end, f"not ready to use after {READY:g} s", section="CreateSnapshot")
@@ -136,6 +146,98 @@ async def two_of_one(env: SocketEnv) -> None:
     for number, (data, made) in enumerate(moments, 1):
         restored = await env.create_and_publish(source=snapshot_source(made))
         await env.expect_data(restored, restored.target(node), data, f"in snapshot {number} of 2")
+
+
+@case(
+    "snapshot/creation time",
+    "CreateSnapshot",
+    "The creation time is that of the call, and stays the same when the call is repeated.",
+    "snapshot",
+    "create",
+)
+async def creation_time(env: SocketEnv) -> None:
+    volume = await env.create()
+    request = snapshot_request(env, volume)
+    before = time.time()
+    made = (await env.controller.call("CreateSnapshot", request)).snapshot
+    after = time.time()
+    env.snapshots.append(made.snapshot_id)
+    reported = made.creation_time.ToSeconds()
+    require(
+        before - CLOCK_DIFFERENCE <= reported <= after + CLOCK_DIFFERENCE,
+        f"the snapshot was created at {format_time(before)}, and its creation_time is"
+        f" {format_time(reported)}",
+    )
+    again = (await env.controller.call("CreateSnapshot", request)).snapshot.creation_time
+    require(
+        again == made.creation_time,
+        f"it was created at {format_time(reported)}, and later at {format_time(again.ToSeconds())}",
+    )
+
+
+def format_time(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # not a year from 1 to 9999
+        return f"{seconds:.0f} s after 1970"
+
+
+@case(
+    "snapshot/while it grows",
+    "Concurrency",
+    "CreateSnapshot and ControllerExpandVolume at the same time are each OK or ABORTED; afterwards the volume"
+    " has its new size and the snapshot its data.",
+    "snapshot",
+    "expand-controller",
+    "expand-online",
+    "create",
+)
+async def while_growing(env: SocketEnv) -> None:
+    (volume, written), node = await env.create_with_data(capability=create_growable(env)), env.nodes[0]
+    size = 2 * env.size
+    wanted = snapshot_request(env, volume)
+    grow = expand_request(env, volume, size)
+    answers = await asyncio.gather(
+        env.controller.call_once("CreateSnapshot", wanted),
+        env.controller.call_once("ControllerExpandVolume", grow),
+        return_exceptions=True,
+    )
+    if isinstance(answers[0], v1.CreateSnapshotResponse):
+        env.snapshots.append(answers[0].snapshot.snapshot_id)
+    for method, answer in zip(("CreateSnapshot", "ControllerExpandVolume"), answers, strict=True):
+        if isinstance(answer, CallError):
+            require(
+                answer.code is Code.ABORTED, f"{method} at the same time: {answer}, expected OK or ABORTED"
+            )
+        elif isinstance(answer, BaseException):
+            raise answer
+    made = (await env.controller.call_until_settled("CreateSnapshot", wanted)).snapshot
+    if made.snapshot_id not in env.snapshots:
+        env.snapshots.append(made.snapshot_id)
+    grown: Any = answers[1]
+    if isinstance(grown, CallError):
+        grown = await env.controller.call_until_settled("ControllerExpandVolume", grow)
+    if env.capabilities.has("get"):
+        get = v1.ControllerGetVolumeRequest(volume_id=volume.id)
+        known = (await env.controller.call("ControllerGetVolume", get)).volume.capacity_bytes
+        require(
+            not known or known >= size,
+            f"the volume was expanded to {size} bytes during CreateSnapshot, and has {known} now",
+            section="ControllerExpandVolume",
+        )
+    again = await env.controller.call_until_settled("ControllerExpandVolume", grow)
+    if grown.node_expansion_required or again.node_expansion_required:
+        await expand_on_node(env, volume, node, size)
+    await expect_size(env, volume, node, size)
+    await volume.unpublish_unstage_detach(node)
+    restored = await env.create_and_publish(
+        source=snapshot_source(await wait_until_ready(env, wanted, made)),
+        size=max(size, made.size_bytes),
+        capability=volume.capability,
+    )
+    await env.expect_data(
+        restored, restored.target(node), written, "in a snapshot taken while the volume grew"
+    )
 
 
 @case("snapshot/delete unknown", "DeleteSnapshot", "Deleting what does not exist is OK.", "snapshot")

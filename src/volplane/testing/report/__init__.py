@@ -1,4 +1,4 @@
-"""The results of a run. The modules here render them: terminal, JSON and JUnit, HTML."""
+"""The results of a run. The modules here render them: terminal, JSON and JUnit, HTML, Markdown, badge."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections import defaultdict
 from msgspec import Struct
 
 from volplane.csi.call_interceptor import CsiCall
+from volplane.testing.known_failures import KnownFailures, UnneededEntry
+from volplane.testing.report.comparison import Comparison
+from volplane.testing.report.conformance import CapabilityUse, use_by_capability
+from volplane.testing.report.findings import Finding, group_by_cause
 from volplane.testing.runner import CaseResult, CaseVerdict
 
 
@@ -27,10 +31,29 @@ class DriverTestRun(Struct):
     results: list[CaseResult] = []
     started: str = ""  # timestamp as in Kubernetes
     complete: bool = False  # not interrupted
+    known_failures: KnownFailures = KnownFailures()
+    comparison: Comparison | None = None  # with an earlier run
 
     @property
     def failed_results(self) -> list[CaseResult]:
         return [r for r in self.results if r.verdict is CaseVerdict.FAILED]
+
+    @property
+    def new_failures(self) -> list[CaseResult]:
+        """The failures that are not in the file of known failures: these fail the run."""
+        return [r for r in self.failed_results if not r.known]
+
+    def unneeded_entries(self) -> list[UnneededEntry]:
+        """Entries of the file of known failures that can be removed."""
+        return self.known_failures.find_unneeded(self.results, complete=self.complete)
+
+    def capability_uses(self) -> list[CapabilityUse]:
+        """What was promised, and what of it was exercised."""
+        return use_by_capability(self.capabilities, self.results)
+
+    def findings(self) -> list[Finding]:
+        """The failures by cause."""
+        return group_by_cause(self.results)
 
     def replay(self, result: CaseResult) -> str:
         """The command that runs only this case, with the same random numbers."""

@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page, without scripts, fonts or images.
 
-Failures come first, each with the requirement, what was found, the calls on a timeline, and the command that
-reruns the case. The other cases are in tables below, one per group.
+Failures come first, one part for each cause: its cases with the requirement, what was found, the calls on a
+timeline, and the command that reruns the case. All cases are in tables below, one per group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 
 from volplane.csi.call_interceptor import CsiCall
 from volplane.testing.case import SPEC
-from volplane.testing.report import DriverTestRun, is_cleaning
+from volplane.testing.report import DriverTestRun, is_cleaning, page_capabilities
+from volplane.testing.report.calls import about
+from volplane.testing.report.findings import Finding
 from volplane.testing.runner import CaseResult, CaseVerdict
 
 SPECIFICATION = "https://github.com/container-storage-interface/spec/blob/master/spec.md"
@@ -56,6 +58,7 @@ summary { cursor: pointer; color: var(--dim); font-size: 13px; margin-top: 6px; 
 a { color: inherit; text-decoration-color: var(--bar); text-underline-offset: 3px; }
 ol.wrong { margin: 0 0 20px; padding-left: 22px; } ol.wrong li { margin: 2px 0; }
 ol.wrong span { color: var(--dim); font-size: 13px; overflow-wrap: anywhere; }
+p.found { color: var(--bad); margin: 0 0 4px; overflow-wrap: anywhere; font-weight: 600; }
 pre.again { user-select: all; }
 article:target { outline: 2px solid var(--bar); }
 details.group { border-bottom: 1px solid var(--line); padding: 6px 0; }
@@ -74,43 +77,76 @@ def write(run: DriverTestRun, path: str | Path) -> None:
 
 def page(run: DriverTestRun) -> str:
     name = escape(f"{run.driver} {run.version}".strip())
-    failures = "".join(_failure(run, result, number) for number, result in enumerate(run.failed_results, 1))
+    failures = "".join(_finding(run, finding, number) for number, finding in enumerate(run.findings(), 1))
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{name}: driver test</title><style>{STYLE}</style></head><body><main>"
         f"<h1>{name}</h1><p class='lead'>{_summary(run)}</p>{_counts(run)}"
         + (f"<h2>Failures</h2>{_contents(run)}{failures}" if failures else "")
-        + f"<h2>All cases</h2>{_cases(run)}<h2>Capabilities of the driver</h2>"
-        f"<p>{', '.join(map(escape, run.capabilities)) or 'none'}</p></main></body></html>"
+        + _changes(run)
+        + f"<h2>Capabilities</h2>{page_capabilities.section(run)}"
+        f"<h2>All cases</h2>{_cases(run)}</main></body></html>"
     )
 
 
 def _summary(run: DriverTestRun) -> str:
-    nodes = f" on {len(run.nodes)} nodes" if run.nodes else ""
+    nodes = f" on {_number(len(run.nodes), 'node')}" if run.nodes else ""
     early = "" if run.complete else "; <b class='failed'>interrupted</b>"
-    text = f"{run.started}: {len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
+    text = f"{run.started}: {_number(len(run.results))} in {run.seconds:.1f} s{nodes}, seed {run.seed}"
     return f"{text.removeprefix(': ')}{early}"
+
+
+def _number(count: int, what: str = "case") -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _counts(run: DriverTestRun) -> str:
     def box(verdict: CaseVerdict, kind: str) -> str:
         return f"<div class='count {kind}'><b>{run.count(verdict)}</b>{verdict}</div>"
 
-    bad = "bad" if run.failed_results else ""
-    boxes = box(CaseVerdict.FAILED, bad) + box(CaseVerdict.PASSED, "good") + box(CaseVerdict.SKIPPED, "")
+    new = len(run.new_failures)
+    known = len(run.failed_results) - new
+    boxes = f"<div class='count {'bad' * bool(new)}'><b>{new}</b>{CaseVerdict.FAILED}</div>"
+    boxes += f"<div class='count'><b>{known}</b>known failures</div>" * bool(known)
+    boxes += box(CaseVerdict.PASSED, "good") + box(CaseVerdict.SKIPPED, "")
     return f"<div class='counts'>{boxes}</div>"
 
 
 def _contents(run: DriverTestRun) -> str:
-    """A table of contents, if there are several failures."""
-    if len(run.failed_results) < 2:
+    """A table of contents, if there are several findings."""
+    findings = run.findings()
+    if len(findings) < 2:
         return ""
     rows = (
-        f"<li><a href='#wrong-{number}'>{_title(one)}</a> <span>{escape(_shorten(one.reason))}</span></li>"
-        for number, one in enumerate(run.failed_results, 1)
+        f"<li><a href='#wrong-{number}'>{escape(_shorten(one.cause))}</a>"
+        f" <span>{_count_cases(one)}</span></li>"
+        for number, one in enumerate(findings, 1)
     )
     return f"<ol class='wrong'>{''.join(rows)}</ol>"
+
+
+def _count_cases(finding: Finding) -> str:
+    known = "known, " * finding.is_known
+    return known + (_number(len(finding.names)) if len(finding.names) > 1 else escape(finding.names[0]))
+
+
+def _changes(run: DriverTestRun) -> str:
+    """The comparison with an earlier run, and entries of the file of known failures that can be removed."""
+    parts = []
+    if run.comparison is not None:
+        rows = "".join(
+            f"<dt>{heading}</dt><dd>{'<br>'.join(map(escape, names))}</dd>"
+            for heading, names in run.comparison.lines()
+        )
+        parts.append(
+            f"<h2>Compared with {escape(run.comparison.before)}</h2>"
+            + (f"<dl>{rows}</dl>" if rows else "<p>No change.</p>")
+        )
+    if unneeded := run.unneeded_entries():
+        items = "".join(f"<li>{escape(str(one))}</li>" for one in unneeded)
+        parts.append(f"<h2>Known failures that can be removed</h2><ul>{items}</ul>")
+    return "".join(parts)
 
 
 def _title(result: CaseResult) -> str:
@@ -131,19 +167,37 @@ def _section(section: str) -> str:
     return f"<a href='{SPECIFICATION}#{anchor}'>{escape(section)}</a>"
 
 
-def _failure(run: DriverTestRun, result: CaseResult, number: int) -> str:
+def _finding(run: DriverTestRun, finding: Finding, number: int) -> str:
+    """A cause with its cases; the first is open."""
+    first, *others = finding.results
+    known = f"<p class='section'>known failure, {escape(first.known)}</p>" if finding.is_known else ""
+    if not others:
+        return f"<article id='wrong-{number}'>{known}{_failure(run, first)}</article>"
+    more = "".join(
+        f"<details class='group'><summary>{_title(one)}<span>{escape(_shorten(one.reason))}</span></summary>"
+        f"{_failure(run, one)}</details>"
+        for one in others
+    )
+    return (
+        f"<article id='wrong-{number}'><p class='found'>{escape(finding.cause)}</p>"
+        f"<p class='section'>{_number(len(finding.names))} with this cause</p>"
+        f"{known}{_failure(run, first)}{more}</article>"
+    )
+
+
+def _failure(run: DriverTestRun, result: CaseResult) -> str:
     logs = "".join(
         f"<details><summary>log of {escape(name)}</summary><pre>{escape(text)}</pre></details>"
         for name, text in result.logs.items()
         if text
     )
     return (
-        f"<article id='wrong-{number}'><h3>{_title(result)}</h3>"
+        f"<h3>{_title(result)}</h3>"
         f"<div class='section'>{_section(result.section)}</div><dl>"
         f"<dt>required</dt><dd>{_prose(result.demands)}</dd>"
         f"<dt>found</dt><dd class='found'>{escape(result.reason)}</dd>"
         f"<dt>rerun</dt><dd><pre class='again'>{escape(run.replay(result))}</pre></dd></dl>"
-        f"{_calls(result)}{logs}</article>"
+        f"{_calls(result)}{logs}"
     )
 
 
@@ -167,11 +221,11 @@ def _call(call: CsiCall, began: float, whole: float) -> str:
     answer = escape(call.code or "in flight")
     answer += f"<div class='message'>{escape(call.message)}</div>" if call.message else ""
     note = f" <em>{escape(call.note)}</em>" if call.note else ""
-    words = f"{_one_field_per_line(call.request)}\n→ {_one_field_per_line(call.response or call.message)}"
-    said = (
-        f"<details><summary>{escape(call.caller)} → {escape(_short(call.address))}</summary>"
-        f"<pre>{escape(words)}</pre></details>"
+    words = (
+        f"{call.caller} → {call.address}\n{_one_field_per_line(call.request)}\n"
+        f"→ {_one_field_per_line(call.response or call.message)}"
     )
+    said = f"<details><summary>{escape(about(call))}</summary><pre>{escape(words)}</pre></details>"
     return (
         f"<tr><td class='n'>{at:.3f} s</td><td class='n'>{call.seconds * 1000:.0f} ms</td>"
         f"<td class='call'>{escape(call.method)}{note}{said}</td><td class='{_kind(call)}'>{answer}</td>"
@@ -195,10 +249,6 @@ def _prose(text: str) -> str:
 
 def _kind(call: CsiCall) -> str:
     return "passed" if call.code == "OK" else "failed"
-
-
-def _short(address: str) -> str:
-    return "/".join(address.rsplit("/", 2)[-2:])
 
 
 def _cases(run: DriverTestRun) -> str:
@@ -226,6 +276,6 @@ def _row(result: CaseResult) -> str:
     why = f"<br><span class='skipped'>{escape(result.reason)}</span>" if result.reason else ""
     return (
         f"<tr><td class='case'>{_title(result)}</td>"
-        f"<td class='verdict {result.verdict}'>{result.verdict}</td>"
+        f"<td class='verdict {result.verdict}'>{'known' if result.known else result.verdict}</td>"
         f"<td class='n'>{result.seconds:.2f}</td><td>{_section(result.section)}{why}</td></tr>"
     )

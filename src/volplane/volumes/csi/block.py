@@ -1,25 +1,19 @@
 """CSI block volumes: the driver publishes a device node, and each pod gets a link to it.
 
-The node bind-mounts the driver's device onto a file of the pod (the *global map*) and keeps that file open
-with a loop device, so that the disk cannot be detached and its name reused while a container has it. The file
-is created before the driver is called: after a restart it shows that a call may have been interrupted.
-
-A pod whose claim is read-only gets a read-only loop device: a device node itself cannot refuse writes.
+The file onto which the device is bind-mounted is created before the driver is called: after a restart it
+shows that a call may have been interrupted.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import suppress
-
-from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, Volume
 from volplane.csi import v1
-from volplane.host import devices, mounts
+from volplane.host import mounts
 from volplane.volumes.base import (
-    EventWording,
+    MAP_WORDING,
     PodVolumeRef,
     PodVolumeSpec,
     StagedVolumeRef,
@@ -28,6 +22,15 @@ from volplane.volumes.base import (
     make_directory,
     remove_empty_directories,
 )
+from volplane.volumes.block_map import (
+    BlockPaths,
+    create_map_file,
+    list_directory,
+    map_device,
+    remove_map_file,
+    remove_unmounted,
+    unmap_device,
+)
 from volplane.volumes.csi import request, vol_data
 from volplane.volumes.csi.plugin import CsiPlugin, split_unique_name
 from volplane.volumes.csi.rpc_outcome import node_rpc
@@ -35,17 +38,9 @@ from volplane.volumes.csi.rpc_outcome import node_rpc
 DIRECTORY = "volumeDevices"
 
 
-class _BlockPaths(Struct, frozen=True):
-    """The paths of one pod's block volume on this machine."""
-
-    target: str  # created by the driver
-    map: str  # where the device is bind-mounted
-    link: str  # what the container gets
-
-
 class CsiBlockPlugin(CsiPlugin):
     name = "kubernetes.io/csi:block"
-    wording = EventWording("MapVolume", stage="SetUpDevice", publish="MapPodDevice", failed="FailedMapVolume")
+    wording = MAP_WORDING
 
     def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return volume is not None and volume.spec.csi is not None and volume.spec.volume_mode == "Block"
@@ -59,13 +54,9 @@ class CsiBlockPlugin(CsiPlugin):
     def staging_path(self, spec: PodVolumeSpec) -> str:
         return self.context.paths.block_staging(spec.name)
 
-    def _maps(self, pod: str, name: str) -> _BlockPaths:
+    def _maps(self, pod: str, name: str) -> BlockPaths:
         paths = self.context.paths
-        return _BlockPaths(
-            self.real(paths.block_target(pod, name)),
-            self.real(paths.block_map(pod, name)),
-            self.real(paths.block_link(pod, name)),
-        )
+        return BlockPaths(self.real(paths.block_map(pod, name)), self.real(paths.block_link(pod, name)))
 
     # --- mount
 
@@ -80,7 +71,7 @@ class CsiBlockPlugin(CsiPlugin):
         staging = self.real(message.staging_target_path)
         await self.run_in_thread(make_directory, staging, 0o750)
         with node_rpc() as call:
-            await call(driver, "NodeStageVolume", message, spec.pod)
+            await call(driver, "NodeStageVolume", message)
         if call.final_error:
             mapped = os.path.dirname(self._maps("", spec.name).map)
             if await self.context.host.call(_holds_anything, staging, mapped):
@@ -91,16 +82,17 @@ class CsiBlockPlugin(CsiPlugin):
 
     async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
         message, driver = await self.publish_request(spec)
-        maps = self._maps(spec.pod.uid, spec.name)
-        await self.run_in_thread(_create_map_file, maps)
+        maps, target = self._maps(spec.pod.uid, spec.name), self.real(message.target_path)
+        await self.run_in_thread(make_directory, os.path.dirname(target), 0o750)
+        await self.run_in_thread(create_map_file, maps)
         with node_rpc() as call:
-            await call(driver, "NodePublishVolume", message, spec.pod)
+            await call(driver, "NodePublishVolume", message)
         if call.final_error:
             if not again:
-                await self.run_in_thread(_remove_map_file, maps)
+                await self.run_in_thread(_remove_published, maps, target)
             raise VolumeOperationError(str(call.final_error))
         try:
-            await self.run_in_thread(_map, maps, readonly=spec.readonly)
+            await self.run_in_thread(map_device, target, maps, readonly=spec.readonly)
         except OSError as error:
             raise UncertainProgressError(f"cannot map the device for the pod: {error}") from error
 
@@ -116,14 +108,14 @@ class CsiBlockPlugin(CsiPlugin):
         maps = self._maps(ref.pod, ref.name)
         known = await self.context.host.call(vol_data.read, metadata)
         try:
-            await self.run_in_thread(_unmap, maps)
+            await self.run_in_thread(unmap_device, maps)
         except OSError as error:
             raise UncertainProgressError(f"device is still in use: {error}") from error
+        target = self.context.paths.block_target(ref.pod, ref.name)
         if known is not None:
-            target = self.context.paths.block_target(ref.pod, ref.name)
             message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
-            await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, ref.owner)
-        await self.run_in_thread(_remove_map_file, maps)
+            await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message)
+        await self.run_in_thread(_remove_published, maps, self.real(target))
 
     async def unstage(self, device: StagedVolumeRef) -> None:
         driver, handle = split_unique_name(device.unique_name)
@@ -131,7 +123,7 @@ class CsiBlockPlugin(CsiPlugin):
         metadata, staging = paths.block_data(device.name), paths.block_staging(device.name)
         self.forget_attachment(device.unique_name)
         left = await self.context.host.call(
-            _list_directory, self.real(os.path.dirname(paths.block_map("", device.name)))
+            list_directory, self.real(os.path.dirname(paths.block_map("", device.name)))
         )
         if left:
             raise UncertainProgressError(
@@ -154,7 +146,8 @@ class CsiBlockPlugin(CsiPlugin):
 
     async def reconstruct(self, pod: str, name: str) -> PodVolumeRef:
         metadata, maps = self.real(self.context.paths.block_data(name)), self._maps(pod, name)
-        known = await self.context.host.call(vol_data.read_leftover, metadata, maps.map, maps.target)
+        target = self.real(self.context.paths.block_target(pod, name))
+        known = await self.context.host.call(vol_data.read_leftover, metadata, maps.map, target)
         unique = (
             vol_data.unique_name_from(known, metadata) if known is not None else f"{self.name}/{pod}-{name}"
         )
@@ -162,7 +155,7 @@ class CsiBlockPlugin(CsiPlugin):
 
     async def find_staged_volumes(self) -> list[StagedVolumeRef]:
         found = []
-        for name in await self.context.host.call(_list_directory, self._directory):
+        for name in await self.context.host.call(list_directory, self._directory):
             metadata = self.real(self.context.paths.block_data(name))
             with suppress(vol_data.UnreadableVolData):
                 known = await self.context.host.call(vol_data.read, metadata)
@@ -174,68 +167,12 @@ class CsiBlockPlugin(CsiPlugin):
 # --- blocking, called in threads
 
 
-def _create_map_file(maps: _BlockPaths) -> None:
-    os.makedirs(os.path.dirname(maps.target), 0o750, exist_ok=True)
-    os.makedirs(os.path.dirname(maps.map), 0o750, exist_ok=True)
-    if not os.path.lexists(maps.map):
-        os.close(os.open(maps.map, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o640))
-
-
-def _remove_map_file(maps: _BlockPaths) -> None:
-    """After NodeUnpublishVolume. Never through a mount."""
-    for path in (maps.map, maps.target):
-        if mounts.is_mount(path):
-            raise UncertainProgressError(f"{path} is still a mount point")
-        with suppress(FileNotFoundError):
-            os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
-    for path in (maps.target, maps.link):
-        remove_empty_directories(os.path.dirname(path), os.path.dirname(os.path.dirname(path)))
-
-
-def _map(maps: _BlockPaths, *, readonly: bool) -> None:
-    device = os.path.realpath(maps.target)  # a driver may publish a symlink or a bind mount
-    number = _number(device)
-    if number is None:
-        raise OSError(f"{device} is not a block device")
-    if mounts.is_mount(maps.map) and _number(maps.map) != number:
-        _release(maps.map)  # of an earlier attachment: the name may be another disk's by now
-    if not mounts.is_mount(maps.map):
-        mounts.bind(device, maps.map, readonly=False, recursive=False)
-    loop = devices.loop_attach(maps.map, readonly=readonly)
-    _replace_link(loop if readonly else device, maps.link)
-
-
-def _number(path: str) -> int | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_rdev if stat.S_ISBLK(found.st_mode) else None
-
-
-def _replace_link(target: str, link: str) -> None:
-    if os.path.islink(link) and os.readlink(link) == target:
-        return
-    os.makedirs(os.path.dirname(link), 0o750, exist_ok=True)
-    temporary = f"{link}.new"
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)
-    os.symlink(target, temporary)
-    os.replace(temporary, link)
-
-
-def _unmap(maps: _BlockPaths) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(maps.link)
-    _release(maps.map)
-
-
-def _release(path: str) -> None:
-    for device, backing in devices.loops().items():
-        if backing == os.path.realpath(path):
-            devices.loop_detach(device, path)
-    while mounts.is_mount(path) and mounts.unmount(path):
-        pass
+def _remove_published(maps: BlockPaths, target: str) -> None:
+    """After NodeUnpublishVolume."""
+    remove_map_file(maps)
+    remove_unmounted(target)
+    directory = os.path.dirname(target)
+    remove_empty_directories(directory, os.path.dirname(directory))
 
 
 def _remove_device(metadata: str, staging: str) -> None:
@@ -249,32 +186,25 @@ def _remove_device(metadata: str, staging: str) -> None:
 
 
 def _holds_anything(*directories: str) -> bool:
-    return any(mounts.is_mount(path) or _list_directory(path) for path in directories)
-
-
-def _list_directory(path: str) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return any(mounts.is_mount(path) or list_directory(path) for path in directories)
 
 
 def _scan(directory: str, pods: str) -> list[tuple[str, str]]:
     """(pod, volume) of everything on disk that belongs to a pod's block volume."""
     found = {
         (uid, name): None
-        for name in _list_directory(directory)
+        for name in list_directory(directory)
         if name not in ("staging", "publish")
-        for uid in _list_directory(f"{directory}/{name}/dev")
+        for uid in list_directory(f"{directory}/{name}/dev")
     }
     found |= {
         (uid, name): None
-        for name in _list_directory(f"{directory}/publish")
-        for uid in _list_directory(f"{directory}/publish/{name}")
+        for name in list_directory(f"{directory}/publish")
+        for uid in list_directory(f"{directory}/publish/{name}")
     }
     found |= {
         (uid, name): None
-        for uid in _list_directory(pods)
-        for name in _list_directory(f"{pods}/{uid}/{DIRECTORY}/kubernetes.io~csi")
+        for uid in list_directory(pods)
+        for name in list_directory(f"{pods}/{uid}/{DIRECTORY}/kubernetes.io~csi")
     }
     return list(found)

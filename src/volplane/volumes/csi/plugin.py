@@ -7,7 +7,6 @@ are removed.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import NoReturn
 
@@ -21,7 +20,7 @@ from volplane.base import clock
 from volplane.client.cache import Cache
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
-from volplane.host import files, mounts
+from volplane.host import mounts
 from volplane.rules import selinux
 from volplane.volumes.base import (
     NodeContext,
@@ -39,6 +38,8 @@ from volplane.volumes.base import (
 from volplane.volumes.csi import request, vol_data
 from volplane.volumes.csi.drivers import RegisteredDriver, RegisteredDrivers, Rpc
 from volplane.volumes.csi.rpc_outcome import expansion_error, node_rpc
+from volplane.volumes.mount_references import find_references
+from volplane.volumes.ownership import apply_fs_group
 from volplane.volumes.projected import DEFAULT_TOKEN_LIFETIME, ServiceAccountTokens
 
 ATTACHMENT_REUSE = 2.0  # seconds for which publish reuses the VolumeAttachment that stage has read
@@ -47,6 +48,7 @@ ATTACHMENT_REUSE = 2.0  # seconds for which publish reuses the VolumeAttachment 
 class CsiPlugin(VolumePlugin):
     name = "kubernetes.io/csi"
     supports_mount_options = True
+    calls_driver = True
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class CsiPlugin(VolumePlugin):
         self.drivers, self.objects = drivers, objects
         self.tokens = tokens or ServiceAccountTokens(context.client, context.token_max_age)
         self._recent_attachments: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume, with its expiry
+        self._published: set[str] = set()  # paths of the vol_data.json that this process has written for pods
 
     def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
         if volume is None:
@@ -71,7 +74,8 @@ class CsiPlugin(VolumePlugin):
         return names.csi_volume_name(volume.spec.csi.driver, volume.spec.csi.volume_handle)
 
     def is_readonly(self, source: Volume, volume: PersistentVolume | None) -> bool:
-        return bool(source.csi and source.csi.read_only)
+        ebs = source.aws_elastic_block_store
+        return bool(source.csi and source.csi.read_only) or (ebs is not None and ebs.read_only)
 
     def needs_attach(self, spec: PodVolumeSpec) -> bool:
         return not request.is_inline(spec) and self.is_attachable(request.driver_of(spec))
@@ -139,7 +143,7 @@ class CsiPlugin(VolumePlugin):
         metadata = self.real(self.context.paths.staging_data(name, handle))
         await self.run_in_thread(vol_data.prepare, staging, metadata, request.stage_data(spec))
         with node_rpc() as call:
-            await call(driver, "NodeStageVolume", message, spec.pod)
+            await call(driver, "NodeStageVolume", message)
         if call.final_error:
             await self._clean_up_refused(call.final_error, metadata, staging)
 
@@ -149,6 +153,7 @@ class CsiPlugin(VolumePlugin):
             await self.run_in_thread(_clean_up, metadata, target)
         except UncertainProgressError as mounted:
             raise UncertainProgressError(str(refused)) from mounted
+        self._published.discard(metadata)
         raise VolumeOperationError(str(refused))
 
     async def stage_request(
@@ -212,8 +217,9 @@ class CsiPlugin(VolumePlugin):
         await self.run_in_thread(
             vol_data.prepare, os.path.dirname(metadata), metadata, request.pod_data(spec, self.context.node)
         )
+        self._published.add(metadata)
         with node_rpc() as call:
-            await call(driver, "NodePublishVolume", message, spec.pod)
+            await call(driver, "NodePublishVolume", message)
         if call.final_error and again:
             raise VolumeOperationError(str(call.final_error))
         if call.final_error:
@@ -279,37 +285,12 @@ class CsiPlugin(VolumePlugin):
         return request.token_attributes(tokens)
 
     async def _apply_fs_group(self, spec: PodVolumeSpec) -> None:
-        context = spec.pod.spec.security_context
-        on_root_mismatch = context is not None and context.fs_group_change_policy == "OnRootMismatch"
-        assert spec.fs_group is not None
-        touched = [0]
-        reporting = asyncio.create_task(self._report_slow_ownership(spec, touched))
         try:
-            await self.context.host.call(
-                files.apply_fs_group,
-                self.path(spec),
-                spec.fs_group,
-                only_if_root_differs=on_root_mismatch,
-                progress=lambda count: touched.__setitem__(0, count),
-            )
+            await apply_fs_group(self.context, spec, self.path(spec))
         except OSError as error:
             raise UncertainProgressError(
                 f"applyFSGroup failed for vol {request.handle_of(spec)}: {error}"
             ) from error
-        finally:
-            reporting.cancel()
-
-    async def _report_slow_ownership(self, spec: PodVolumeSpec, touched: list[int]) -> None:
-        """Report to the pod why it waits: a volume with many files takes long."""
-        pause = self.context.ownership_notice
-        while True:
-            await asyncio.sleep(pause)
-            pause = 2 * self.context.ownership_notice
-            text = (
-                f"Setting the group of all files in volume {spec.source.name} takes long: {touched[0]} files "
-                "so far. Set fsGroupChangePolicy to OnRootMismatch to do it only once"
-            )
-            self.context.warn(spec.pod, "VolumePermissionChangeInProgress", text)
 
     # --- expand
 
@@ -332,7 +313,7 @@ class CsiPlugin(VolumePlugin):
             secrets=await self._secret(secret.name, secret.namespace) if secret else {},
         )
         with node_rpc() as call:
-            await call(driver, "NodeExpandVolume", message, spec.pod)
+            await call(driver, "NodeExpandVolume", message)
         if call.final_error:
             raise expansion_error(call.final_error)
 
@@ -352,14 +333,18 @@ class CsiPlugin(VolumePlugin):
     async def unpublish(self, ref: PodVolumeRef) -> None:
         paths = self.context.paths
         metadata, target = paths.csi_data(ref.pod, ref.name), paths.csi_target(ref.pod, ref.name)
-        known = await self.context.host.call(vol_data.read, self.real(metadata))
-        if known is None:
-            if await self.context.host.call(os.path.lexists, os.path.dirname(self.real(metadata))):
-                await self._remove_leftovers(ref, self.real(metadata), self.real(target))
-            return
-        message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
-        await self.call_until_ok(known["driverName"], "NodeUnpublishVolume", message, ref.owner)
+        driver, handle = split_unique_name(ref.unique_name)
+        if not handle or self.real(metadata) not in self._published:  # inline, or from before a restart
+            known = await self.context.host.call(vol_data.read, self.real(metadata))
+            if known is None:
+                if await self.context.host.call(os.path.lexists, os.path.dirname(self.real(metadata))):
+                    await self._remove_leftovers(ref, self.real(metadata), self.real(target))
+                return
+            driver, handle = known["driverName"], known["volumeHandle"]
+        message = v1.NodeUnpublishVolumeRequest(volume_id=handle, target_path=target)
+        await self.call_until_ok(driver, "NodeUnpublishVolume", message)
         await self.run_in_thread(_clean_up, self.real(metadata), self.real(target))
+        self._published.discard(self.real(metadata))
 
     async def _remove_leftovers(self, ref: PodVolumeRef, metadata: str, target: str) -> None:
         """Remove a directory without metadata: a crash came before its write or after its removal."""
@@ -375,7 +360,9 @@ class CsiPlugin(VolumePlugin):
         staging, metadata = paths.staging(driver, handle), paths.staging_data(driver, handle)
         real = self.real(staging)
         self.forget_attachment(device.unique_name)
-        known, others = await self.context.host.call(_find_staged_mounts, self.real(metadata), real)
+        known, others = await self.context.host.call(
+            _find_staged_mounts, self.real(metadata), real, paths.root
+        )
         if known:
             if others:
                 listed = " ".join(others)
@@ -390,11 +377,11 @@ class CsiPlugin(VolumePlugin):
         """Read the VolumeAttachment again for the next mount."""
         self._recent_attachments.pop(unique, None)
 
-    async def call_until_ok(self, driver: str, method: str, message: Message, subject: str = "") -> None:
+    async def call_until_ok(self, driver: str, method: str, message: Message) -> None:
         """An RPC for which only OK is success; after any error it is retried."""
         registered = self.drivers[driver]
         try:
-            await registered.call(method, message, subject)
+            await registered.call(method, message)
         except CallError as error:
             raise UncertainProgressError(str(error)) from error
 
@@ -446,10 +433,10 @@ class CsiPlugin(VolumePlugin):
         return {key: value.decode() for key, value in secret.data.items()}
 
 
-def _find_staged_mounts(metadata: str, path: str) -> tuple[bool, list[str]]:
+def _find_staged_mounts(metadata: str, path: str, root: str) -> tuple[bool, list[str]]:
     """Whether it was staged by this kubelet, and where else it is mounted."""
     known = vol_data.read(metadata) is not None
-    return known, mounts.read_table().siblings(path) if known else []
+    return known, find_references(mounts.read_table(), path, root) if known else []
 
 
 def _clean_up(metadata: str, target: str) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from volplane.api.core import Pod
 from volplane.csi.outcome import CallError, classify, is_infeasible, is_refused_in_use
 from volplane.volumes.base import (
     InfeasibleExpansionError,
@@ -26,10 +25,9 @@ class NodeRpc:
     def __init__(self) -> None:
         self.final_error: CallError | None = None
 
-    async def __call__(self, driver: RegisteredDriver, method: str, message: Message, pod: Pod) -> Any:
-        subject = f"pod/{pod.namespace}/{pod.name}"
+    async def __call__(self, driver: RegisteredDriver, method: str, message: Message) -> Any:
         async with asyncio.timeout(driver.timeout + 5):
-            return await driver.call(method, message, subject)
+            return await driver.call(method, message)
 
 
 @contextmanager

@@ -107,6 +107,7 @@ def remove_empty_staging(directory: str) -> None:
 
 def _directories(path: str) -> list[str]:
     try:
-        return [e.path for e in os.scandir(path) if e.is_dir(follow_symlinks=False)]
+        with os.scandir(path) as entries:
+            return [e.path for e in entries if e.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []

@@ -17,37 +17,24 @@ import errno
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from volplane.base import trace
+from volplane.base import clock, failpoint, trace
 from volplane.host import Host
 from volplane.host.processes import CompletedCommand, OutputTooLong
+from volplane.volumes.flex.errors import FlexCallError, FlexExecutableBusy, FlexNotSupported
+from volplane.volumes.flex.options import SECRET_PREFIX
 
 log = logging.getLogger(__name__)
 
 SUCCESS, NOT_SUPPORTED = "Success", "Not supported"
 MAX_OUTPUT = 1 << 20  # bytes of one answer
 SHOWN_OUTPUT = 200  # characters of an answer that cannot be read, in errors
-SECRET_PREFIX = "kubernetes.io/secret/"
 INIT_TIMEOUT = 30.0  # seconds; upstream has none, and waits for ever for a driver that hangs here
-
-
-class FlexCallError(Exception):
-    """A call failed; the text says why."""
-
-
-class FlexExecutableBusy(FlexCallError):
-    """The executable is open for writing: it is being copied into place."""
-
-
-class FlexNotSupported(FlexCallError):
-    """The driver does not implement the command."""
-
-    def __init__(self) -> None:
-        super().__init__(NOT_SUPPORTED)
 
 
 class FlexCapabilities(Struct, frozen=True, forbid_unknown_fields=False):
@@ -77,6 +64,7 @@ class FlexDriver:
         self.name = name  # vendor/driver, or driver
         self.executable = executable
         self.capabilities = FlexCapabilities()
+        self.loaded_at = clock.wall().timestamp()
         self._host = host
         self._unsupported: set[str] = set()
 
@@ -87,23 +75,42 @@ class FlexDriver:
         driver.capabilities = (await driver.call("init", timeout=INIT_TIMEOUT)).capabilities
         return driver
 
-    async def call(self, command: str, *arguments: str, timeout: float | None = None) -> FlexReply:
-        """Raises FlexNotSupported, FlexCallError. There is no timeout unless one is given, as upstream."""
-        if command in self._unsupported:
+    def supports(self, command: str) -> bool:
+        """False after the driver has answered that it does not."""
+        return command not in self._unsupported
+
+    async def call(
+        self, command: str, *arguments: str, timeout: float | None = None, subject: str = ""
+    ) -> FlexReply:
+        """Raises FlexNotSupported, FlexCallError. There is no timeout unless one is given, as upstream.
+
+        `subject` is the object in the trace.
+        """
+        if not self.supports(command):
             raise FlexNotSupported
-        shown = " ".join([command, *map(_without_secrets, arguments)])
-        with trace.span("flexvolume", command, self.name):
+        shown, started = " ".join([command, *map(_without_secrets, arguments)]), clock.now()
+        with trace.span("flexvolume", command, subject or self.name, driver=self.name):
             try:
-                reply = await self._run([self.executable, command, *arguments], timeout)
+                with failpoint.around(f"flexvolume:{command}"):
+                    reply = await self._run([self.executable, command, *arguments], timeout)
             except FlexNotSupported:
                 self._unsupported.add(command)
-                log.info("flexvolume %s: %s: not supported", self.name, shown)
+                self._log(logging.INFO, shown, "not supported", started)
                 raise
             except FlexCallError as error:
-                log.warning("flexvolume %s: %s: %s", self.name, shown, error)
+                self._log(logging.WARNING, shown, str(error), started)
                 raise
-        log.info("flexvolume %s: %s: success", self.name, shown)
+        self._log(logging.INFO, shown, "success", started)
         return reply
+
+    async def check_volume_name(self, options: str, subject: str = "") -> None:
+        """Call `getvolumename`: the answer is not used, as upstream, but a failure raises FlexCallError."""
+        with suppress(FlexNotSupported):
+            await self.call("getvolumename", options, subject=subject)
+
+    def _log(self, level: int, shown: str, outcome: str, started: float) -> None:
+        taken = (clock.now() - started) * 1000
+        log.log(level, "flexvolume %s: %s: %s (%.0f ms)", self.name, shown, outcome, taken)
 
     async def _run(self, argv: list[str], timeout: float | None) -> FlexReply:
         command = argv[1]
@@ -125,7 +132,7 @@ class FlexDriver:
 def _parse_reply(command: str, output: bytes) -> FlexReply:
     try:
         reply = msgspec.convert(_lower_keys(json.loads(output)), FlexReply)
-    except (ValueError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
         text = output.decode(errors="replace")
         shown = text if len(text) <= SHOWN_OUTPUT else f"{text[:SHOWN_OUTPUT]}…"
         raise FlexCallError(
@@ -154,7 +161,7 @@ def _exit_status(completed: CompletedCommand) -> str:
 
 def _without_secrets(argument: str) -> str:
     """An argument as it may be logged."""
-    if SECRET_PREFIX not in argument:
+    if SECRET_PREFIX not in argument or not argument.startswith("{"):  # a path or a device may contain it
         return argument
     options = json.loads(argument)
     return json.dumps(

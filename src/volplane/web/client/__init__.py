@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from volplane.web.client.connection import ClientConnection, ClientResponse, HttpError, ServerDisconnected
+from volplane.web.client.proxy import Proxy, open_connection, open_tunnel
 from volplane.web.message import HeaderItems, format_head, header_pairs
 from volplane.web.stream import Stream
 from volplane.web.tls import load_pair
@@ -24,7 +25,7 @@ __all__ = ["ClientResponse", "HttpClient", "HttpError", "ServerDisconnected"]
 
 TIMEOUT = 30.0
 MAX_CONNECTIONS = 64
-MAX_IDLE = 32  # connections kept for the next requests
+MAX_IDLE = MAX_CONNECTIONS  # connections kept for the next requests, as many as a burst of them uses
 GOODBYE = 1.0  # seconds for the server to close its side
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
@@ -37,15 +38,24 @@ class HttpClient:
         ssl: tls.SSLContext | None = None,
         headers: HeaderItems = (),
         max_connections: int = MAX_CONNECTIONS,
+        proxy: str = "",
+        server_name: str = "",
     ) -> None:
+        """`proxy`: URL of a proxy. `server_name`: name in the server's certificate, if not the host's."""
         url = urlsplit(base_url)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError(f"not an HTTP address: {base_url!r}")
         self._secure = url.scheme == "https"
         self._ssl = (ssl or tls.create_default_context()) if self._secure else None
         self._host, self._port = url.hostname, url.port or (443 if self._secure else 80)
+        self._server_name = server_name or self._host
         self._prefix = url.path.rstrip("/")
         self._headers = [("Host", url.netloc.rpartition("@")[2]), *header_pairs(headers)]
+        self._proxy = Proxy.parse(proxy) if proxy else None
+        self._forwarded = not self._secure and self._proxy is not None and self._proxy.scheme != "socks5"
+        if self._proxy is not None and self._forwarded:  # without TLS, a proxy gets the whole address
+            self._prefix = f"http://{self._headers[0][1]}{self._prefix}"
+            self._headers += self._proxy.headers
         self._idle: deque[ClientConnection] = deque()
         self._open: set[ClientConnection] = set()
         self._outdated: WeakSet[ClientConnection] = WeakSet()  # opened with an earlier certificate
@@ -172,19 +182,30 @@ class HttpClient:
     async def _connect(self) -> ClientConnection:
         if self._closed:
             raise HttpError("the client is closed")
-        loop = asyncio.get_running_loop()
-        name = self._host if self._secure else None
         try:
-            _, connection = await loop.create_connection(
-                ClientConnection, self._host, self._port, ssl=self._ssl, server_hostname=name
-            )
+            connection = await self._open_connection()
+        except tls.SSLCertVerificationError as error:
+            raise HttpError(f"{self._name}: {error.reason}: {error.verify_message}") from error
         except tls.SSLError as error:
             raise HttpError(f"{self._name}: {error.reason or error}") from error
+        except HttpError:
+            raise
         except OSError as error:
             raise HttpError(f"cannot connect to {self._name}: {error.strerror or error}") from error
         self._open.add(connection)
         # Not earlier: a closed connection may still have data to send.
         connection.gone.add_done_callback(lambda _: self._open.discard(connection))
+        return connection
+
+    async def _open_connection(self) -> ClientConnection:
+        if self._proxy is not None and self._forwarded:
+            return await open_connection(self._proxy)
+        if self._proxy is not None:
+            return await open_tunnel(self._proxy, self._host, self._port, self._ssl, self._server_name)
+        name = self._server_name if self._secure else None
+        _, connection = await asyncio.get_running_loop().create_connection(
+            ClientConnection, self._host, self._port, ssl=self._ssl, server_hostname=name
+        )
         return connection
 
     def _return_connection(self, connection: ClientConnection) -> None:

@@ -10,6 +10,7 @@ from volplane.apiserver.auth.authorize import Attributes, AuthorizerChain
 from volplane.apiserver.auth.go_format import aggregate_errors, go_quote
 from volplane.apiserver.auth.nodes import references
 from volplane.apiserver.strategy import ApiCall, ObjectReader
+from volplane.rules.csi_translation import find_csi_source
 
 VERB = "request-serviceaccounts-token-audience"
 
@@ -68,4 +69,5 @@ async def _driver(reader: ObjectReader, pod: Pod, volume: Volume) -> str:
     found = await reader.get(PersistentVolume, claim.spec.volume_name) if claim.spec.volume_name else None
     if found is None:
         raise _MissingObject(f'persistentvolume "{claim.spec.volume_name}" not found')
-    return found.spec.csi.driver if found.spec.csi is not None else ""
+    source = find_csi_source(found)
+    return source.driver if source is not None else ""

@@ -16,7 +16,6 @@ from volplane.api.certificates import CertificateSigningRequest
 from volplane.api.coordination import Lease
 from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.api.errors import Forbidden, NotFound
-from volplane.api.resource import ResourceSlice
 from volplane.api.storage import CSINode
 from volplane.apiserver.auth.admission import AdmissionPlugin
 from volplane.apiserver.auth.authorize import AuthorizerChain
@@ -169,8 +168,8 @@ def _ownership_error(call: ApiCall, node: str, obj: Any, verb: str) -> str:
             return "can only access node lease with the same name as the requesting node"
         case CSINode() if obj.name != node:
             return "can only access CSINode with the same name as the requesting node"
-        case ResourceSlice() if obj.spec.node_name != node:
-            return f"can only {verb} ResourceSlice with the same NodeName as the requesting node"
+    if call.kind.kind == "ResourceSlice" and (obj.spec is None or obj.spec.node_name != node):
+        return f"can only {verb} ResourceSlice with the same NodeName as the requesting node"
     return ""
 
 

@@ -41,7 +41,9 @@ _CONSTANTS: Mapping[str, Any] = {
         name: CelType(name)
         for name in ("bool", "int", "double", "string", "bytes", "list", "map", "null_type", "type")
     },
-    "optional": CelNamespace(),
+    "optional": CelNamespace("optional"),
+    "ip": CelNamespace("ip_namespace"),
+    "format": CelNamespace("format_namespace"),
 }
 
 

@@ -17,6 +17,7 @@ from volplane.apiserver.crd.cel.errors import NO_OVERLOAD, CelEvaluationError
 from volplane.apiserver.crd.cel.types import CelType
 from volplane.apiserver.crd.cel.values import (
     CostBudget,
+    LibraryValue,
     OptionalValue,
     UnorderedList,
     concatenate_lists,
@@ -105,6 +106,8 @@ def to_string(value: Any) -> str:
             return clock.stamp(value)
         case timedelta():
             return f"{format_number(value.total_seconds())}s"
+        case LibraryValue() if value.type_name in ("ip", "cidr"):
+            return str(value)
     raise CelEvaluationError(NO_OVERLOAD)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.apiserver.crd.cel import functions as f
-from volplane.apiserver.crd.cel import types
+from volplane.apiserver.crd.cel import kubernetes, types
 from volplane.apiserver.crd.cel.errors import CelEvaluationError
 from volplane.apiserver.crd.cel.types import CelType
 from volplane.apiserver.crd.cel.values import OptionalValue
@@ -177,6 +177,7 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("optional(A).value() -> A", _plain(f.unwrap)),
     ("optional(A).orValue(A) -> A", _plain(lambda a, b: a.value if a.is_set else b)),
     ("optional(A).or(optional(A)) -> optional(A)", _plain(lambda a, b: a if a.is_set else b)),
+    *kubernetes.ROWS,
 )
 
 

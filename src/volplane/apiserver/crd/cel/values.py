@@ -7,7 +7,7 @@ a map. Lists with list type `set` or `map` are equal regardless of order.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from volplane.apiserver.crd.cel import types
 from volplane.apiserver.crd.cel.errors import CostLimitExceeded
@@ -42,9 +42,16 @@ class OptionalValue:
 
 
 class CelNamespace:
-    """`optional`, the namespace of the functions `optional.of` and `optional.none`."""
+    """A namespace of functions, such as `optional` with `optional.of`."""
 
-    type = CelType("optional")
+    def __init__(self, type_name: str) -> None:
+        self.type = CelType(type_name)
+
+
+class LibraryValue:
+    """A value of a type that Kubernetes adds to CEL."""
+
+    type_name: ClassVar[str]
 
 
 class CostBudget:
@@ -91,6 +98,8 @@ def type_of(value: Any) -> CelType:
             return types.TYPE
         case CelNamespace():
             return value.type
+        case LibraryValue():
+            return CelType(value.type_name)
     raise TypeError(f"no type for {value!r}")
 
 

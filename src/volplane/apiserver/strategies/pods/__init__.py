@@ -12,14 +12,17 @@ from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
 from volplane.api.errors import Causes, forbidden, invalid
 from volplane.apiserver.defaults import GRACE_SECONDS
 from volplane.apiserver.strategies.pods import admission, resize, spec, update
+from volplane.apiserver.strategies.pods.admission import TolerationSeconds
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.apiserver.struct_edit import replace_fields, set_defaults
 from volplane.base import clock
 
 
 class PodStrategy(Strategy[Pod]):
+    toleration_seconds = TolerationSeconds()
+
     async def admit_create(self, call: ApiCall, obj: Pod) -> Pod:
-        return await admission.admit(call, obj)
+        return await admission.admit(call, obj, self.toleration_seconds)
 
     async def admit_update(self, call: ApiCall, old: Pod, new: Pod) -> Pod:
         if call.subresource:
@@ -28,7 +31,7 @@ class PodStrategy(Strategy[Pod]):
         kept = set_defaults(
             new.spec, priority=old.spec.priority, preemption_policy=old.spec.preemption_policy
         )
-        return replace_fields(new, spec=admission.with_default_tolerations(kept))
+        return replace_fields(new, spec=admission.with_default_tolerations(kept, self.toleration_seconds))
 
     def prepare_create(self, call: ApiCall, obj: Pod) -> Pod:
         status = PodStatus(phase="Pending", qos_class=qos_class(obj.spec))

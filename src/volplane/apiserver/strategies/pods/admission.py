@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from volplane.api import core, names
 from volplane.api.annotations import MIRROR_POD_ANNOTATION
@@ -20,15 +20,21 @@ DEFAULT_ACCOUNT_TRIES, DEFAULT_ACCOUNT_PAUSE = 10, 0.1
 TOKEN_PREFIX = "kube-api-access-"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 3607  # upstream's mark of an injected token: an hour and seven seconds
-TOLERATION_SECONDS = 300
 
 
-async def admit(call: ApiCall, pod: core.Pod) -> core.Pod:
+class TolerationSeconds(Struct, frozen=True):
+    """How long pods without such tolerations stay on a failing node."""
+
+    not_ready: int = 300
+    unreachable: int = 300
+
+
+async def admit(call: ApiCall, pod: core.Pod, seconds: TolerationSeconds) -> core.Pod:
     spec = pod.spec
     if MIRROR_POD_ANNOTATION not in pod.metadata.annotations:
         spec = await _with_account(call, pod)
     spec = await _with_priority(call, pod, spec)
-    return replace_fields(pod, spec=with_default_tolerations(spec))
+    return replace_fields(pod, spec=with_default_tolerations(spec, seconds))
 
 
 def _forbid(call: ApiCall, pod: core.Pod, why: str) -> Forbidden:
@@ -160,11 +166,11 @@ async def _priority(call: ApiCall, pod: core.Pod, name: str) -> tuple[str, int, 
 # Tolerations
 
 
-def with_default_tolerations(spec: core.PodSpec) -> core.PodSpec:
-    """Tolerate a node that is not ready or unreachable for five minutes."""
+def with_default_tolerations(spec: core.PodSpec, seconds: TolerationSeconds) -> core.PodSpec:
+    """Tolerate a node that is not ready or unreachable for a while, by default five minutes."""
     added = tuple(
-        core.Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=TOLERATION_SECONDS)
-        for key in (NOT_READY, UNREACHABLE)
+        core.Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=tolerated)
+        for key, tolerated in ((NOT_READY, seconds.not_ready), (UNREACHABLE, seconds.unreachable))
         if not any(t.key in (key, "") and t.effect in ("NoExecute", "") for t in spec.tolerations)
     )
     return structs.replace(spec, tolerations=(*spec.tolerations, *added)) if added else spec

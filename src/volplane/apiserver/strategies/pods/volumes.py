@@ -180,12 +180,12 @@ def _ephemeral(path: str, source: core.EphemeralVolumeSource) -> Causes:
     yield from claim_spec.validate(f"{path}.volumeClaimTemplate.spec", source.volume_claim_template.spec)
 
 
-def _flex(path: str, source: Any) -> Causes:
+def flex(path: str, source: Any) -> Causes:
+    """A FlexVolume of a pod or a PersistentVolume; the kubelet and the controller add reserved options."""
     yield from checks.present(f"{path}.driver", source.driver)
     for key in source.options:
-        domain = key.partition("/")[0]
-        if domain in ("kubernetes.io", "k8s.io") or domain.endswith((".kubernetes.io", ".k8s.io")):
-            message = "`kubernetes.io` and `k8s.io` namespaces are reserved"
+        if f".{key.partition('/')[0].lower()}".endswith((".kubernetes.io", ".k8s.io")):
+            message = "kubernetes.io and k8s.io namespaces are reserved"
             yield invalid(f"{path}.options[{key}]", key, message)
 
 
@@ -200,5 +200,5 @@ _CHECKS: Mapping[str, Callable[[str, Any], Causes]] = {
     "projected": _projected_volume,
     "csi": _csi,
     "ephemeral": _ephemeral,
-    "flex_volume": _flex,
+    "flex_volume": flex,
 }

@@ -27,6 +27,7 @@ from volplane.csi.outcome import CallError
 from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import classes
+from volplane.rules.csi_translation import UntranslatableObject, translate_class
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import owner_reference
@@ -249,9 +250,11 @@ class CapacityPublisher(Controller[str, CapacityView, Step]):
 
     async def _get_capacity(self, slot: CapacitySlot) -> v1.GetCapacityResponse:
         storage_class = self.classes.get(slot.storage_class)
-        request = v1.GetCapacityRequest(
-            parameters=dict(storage_class.parameters) if storage_class is not None else {}
-        )
+        try:
+            parameters = dict(translate_class(storage_class).parameters) if storage_class is not None else {}
+        except UntranslatableObject as error:
+            raise RetryableError(str(error)) from error
+        request = v1.GetCapacityRequest(parameters=parameters)
         if slot.term:
             request.accessible_topology.CopyFrom(convert.topology(dict(slot.term)))
         try:

@@ -390,19 +390,27 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         started = clock.now()
         try:
             reply = await self.driver.call(
-                "CreateVolume", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
+                "CreateVolume",
+                request,
+                timeout=self.settings.timeout,
+                subject=f"pvc/{claim.key}",
+                migrated=provision_request.is_migrated,
             )
-            created = await create_volume.check_reply(
-                self.client, self.driver, provision_request, reply, timeout=self.settings.timeout
+            volume = await create_volume.accept_reply(
+                self.client,
+                self.driver,
+                claim,
+                provision_request,
+                reply,
+                identity=self.identity,
+                timeout=self.settings.timeout,
             )
         except (CallError, UnexpectedVolume) as error:
             provision_metrics.count_provision_failure(provision_request)
             return await self._handle_failure(claim, provision_request, error)
         provision_metrics.count_provisioned(provision_request, clock.now() - started)
-        log.info("Volume is provisioned", extra={**about, "volumeHandle": created.handle})
-        await self._save(
-            claim, provision_requests.build_volume(claim, provision_request, created, self.identity)
-        )
+        log.info("Volume is provisioned", extra={**about, "volumeHandle": reply.volume.volume_id})
+        await self._save(claim, volume)
 
     async def _write_intent(self, claim: PersistentVolumeClaim, provision_request: ProvisionRequest) -> None:
         """Write the request before the call. This fails for a claim that is being deleted."""

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import logging
 
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
+from volplane.rules.csi_translation import UntranslatableObject
 from volplane.sidecars import DriverClient, read_secrets
-from volplane.sidecars.provisioner.provision_request import CreatedVolume, ProvisionRequest
+from volplane.sidecars.provisioner.provision_request import (
+    CreatedVolume,
+    ProvisionRequest,
+    build_volume,
+)
 
 log = logging.getLogger(__name__)
 
@@ -57,26 +63,38 @@ async def build_create_request(
     return request
 
 
-async def check_reply(
+async def accept_reply(
     client: Client,
     driver: DriverClient,
+    claim: PersistentVolumeClaim,
     provision_request: ProvisionRequest,
     reply: v1.CreateVolumeResponse,
     *,
+    identity: str,
     timeout: float,
-) -> CreatedVolume:
-    """Raises UnexpectedVolume, after the volume was deleted."""
-    volume, size = reply.volume, provision_request.size
-    wrong = ""
+) -> PersistentVolume:
+    """The PersistentVolume to save. Raises UnexpectedVolume, after the volume was deleted."""
+    volume = reply.volume
+    wrong = _find_difference(provision_request, volume)
+    if not wrong:
+        topologies = tuple(dict(t.segments) for t in volume.accessible_topology)
+        context = dict(volume.volume_context)
+        created = CreatedVolume(volume.volume_id, volume.capacity_bytes, context, topologies)
+        try:
+            return build_volume(claim, provision_request, created, identity)
+        except UntranslatableObject as error:
+            wrong = f"failed to translate the volume to its in-tree form: {error}"
+    await _delete_unexpected(client, driver, provision_request, volume.volume_id, timeout)
+    raise UnexpectedVolume(wrong)
+
+
+def _find_difference(provision_request: ProvisionRequest, volume: v1.Volume) -> str:
+    size = provision_request.size
     if volume.capacity_bytes and volume.capacity_bytes < size:
-        wrong = f"created volume capacity {volume.capacity_bytes} less than requested capacity {size}"
-    elif provision_request.content is not None and not volume.HasField("content_source"):
-        wrong = "volume content source missing"
-    if wrong:
-        await _delete_unexpected(client, driver, provision_request, volume.volume_id, timeout)
-        raise UnexpectedVolume(wrong)
-    topologies = tuple(dict(t.segments) for t in volume.accessible_topology)
-    return CreatedVolume(volume.volume_id, volume.capacity_bytes, dict(volume.volume_context), topologies)
+        return f"created volume capacity {volume.capacity_bytes} less than requested capacity {size}"
+    if provision_request.content is not None and not volume.HasField("content_source"):
+        return "volume content source missing"
+    return ""
 
 
 async def _delete_unexpected(

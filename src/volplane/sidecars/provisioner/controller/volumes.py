@@ -131,7 +131,11 @@ class ReleasedVolumeDeleter(Controller[str, ReclaimView, ReclaimStep]):
         storage_class, started = binding.volume_class(volume), clock.now()
         try:
             await self.driver.call(
-                "DeleteVolume", request, timeout=self.settings.timeout, subject=f"pv/{volume.name}"
+                "DeleteVolume",
+                request,
+                timeout=self.settings.timeout,
+                subject=f"pv/{volume.name}",
+                migrated=volume.spec.csi is None,
             )
         except CallError as error:
             provision_metrics.count_delete_failure(storage_class)

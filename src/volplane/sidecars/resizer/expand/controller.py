@@ -23,7 +23,8 @@ from volplane.csi.outcome import CallError, classify, is_infeasible, is_refused_
 from volplane.loops.controller import Continue, Outcome, Replan, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import binding, pods, resizing, sizes
-from volplane.rules.resizing import ResizeState
+from volplane.rules.csi_translation import find_csi_source
+from volplane.rules.resizing import ResizeState, true_condition
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import WaitReason
 from volplane.sidecars import DriverClient, read_secrets
@@ -182,7 +183,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         """The size after the call, and whether the node has to expand the file system."""
         if not self.driver_info.has_controller_expand:
             return size, True
-        source = volume.spec.csi
+        source = find_csi_source(volume)
         if source is None:
             raise RetryableError(f"volume {volume.name} is not migrated to CSI")
         multi_writer = "SINGLE_NODE_MULTI_WRITER" in self.driver.controller
@@ -224,7 +225,9 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
     async def _begin(self, claim: PersistentVolumeClaim, size: int, *, fresh: bool) -> PersistentVolumeClaim:
         drop = resizing.CONDITIONS if fresh else ()
         status: dict[str, Any] = {}
-        if changes := resizing.conditions(claim, [_condition(resizing.RESIZING)], drop=drop):
+        if changes := resizing.conditions(
+            claim, [true_condition(resizing.RESIZING, clock.stamp())], drop=drop
+        ):
             status["conditions"] = changes
         if fresh:
             status["allocatedResources"] = {"storage": _size_text(claim, size)}
@@ -245,7 +248,7 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
 
     async def _require_node_expansion(self, claim: PersistentVolumeClaim) -> None:
         """Leave the expansion of the file system to the node."""
-        pending = _condition(resizing.FILE_SYSTEM_PENDING, resizing.WAITING)
+        pending = true_condition(resizing.FILE_SYSTEM_PENDING, clock.stamp(), resizing.WAITING)
         status = {
             "conditions": resizing.conditions(claim, [pending]),
             "allocatedResourceStatuses": {"storage": ResizeState.NODE_PENDING},
@@ -266,16 +269,13 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
         self.events.normal(claim, "VolumeResizeSuccessful", "Resize volume succeeded")
 
     async def _mark_failed(self, claim: PersistentVolumeClaim, error: Exception, *, infeasible: bool) -> None:
-        condition = _condition(resizing.CONTROLLER_ERROR, f"failed to expand pvc with {error}")
+        condition = true_condition(
+            resizing.CONTROLLER_ERROR, clock.stamp(), f"failed to expand pvc with {error}"
+        )
         status: dict[str, Any] = {"conditions": resizing.conditions(claim, [condition])}
         if infeasible:
             status["allocatedResourceStatuses"] = {"storage": ResizeState.CONTROLLER_INFEASIBLE}
         await self.patch_claim(claim, {"status": status})
-
-
-def _condition(type: str, message: str = "") -> dict[str, Any]:
-    condition = {"type": type, "status": "True", "lastTransitionTime": clock.stamp(), "message": message}
-    return {key: value for key, value in condition.items() if value}
 
 
 def _status_patch(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,214 @@
+"""Spans on disk: each process appends to its own files, in one directory for all processes.
+
+A file is a list of JSON lines: a header with the role and its clocks, then spans. Every span is one `write`,
+so it is kept when the process is killed. A full file is closed and another is begun; the oldest files are
+removed when all together are too large or too old. A full disk pauses recording and stops nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, structs
+
+from volplane.base.trace import Span
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".spans"
+FILES = 32  # a file has this part of the allowed size
+SMALLEST_FILE = 64 * 1024
+CLOCK_STEP = 5_000_000  # nanoseconds; a larger change of the wall clock is written down
+RETRY = 30.0  # seconds until recording is tried again after an error
+
+
+class RecorderHeader(Struct, frozen=True):
+    """Who writes the following spans, and how their times become dates."""
+
+    role: str
+    pid: int
+    life: str  # differs for every process
+    wall_offset: int  # nanoseconds to add to a span's times
+
+
+class StoredSpan(Struct, frozen=True):
+    """A span with times that are comparable between processes: nanoseconds since 1970."""
+
+    role: str
+    span: Span
+    is_cut_off: bool = False  # its process ended before it did
+
+
+class SpanRecorder:
+    """Appends the spans of one process to its files. `SpanRecorder.write` is a sink of a trace."""
+
+    def __init__(self, directory: Path, role: str, *, max_size: int, max_age: float) -> None:
+        self.directory, self.role = directory, role
+        self.max_size, self.max_age = max_size, max_age
+        self._life = f"{os.getpid()}-{time.time_ns():x}"
+        self._file = -1
+        self._room = 0
+        self._offset = 0
+        self._retry_at = 0.0
+        self._lock = threading.Lock()
+
+    def write(self, span: bytes) -> None:
+        """Append an encoded span. Never raises OSError."""
+        if self._retry_at and time.monotonic() < self._retry_at:
+            return
+        with self._lock:  # mounts are recorded by threads
+            self._append(span + b"\n")
+
+    def _append(self, line: bytes) -> None:
+        try:
+            if self._room <= 0:
+                self._begin_file()
+            offset = time.time_ns() - time.monotonic_ns()
+            if abs(offset - self._offset) > CLOCK_STEP:
+                self._write_header(offset)
+            if os.write(self._file, line) != len(
+                line
+            ):  # a full disk: the rest would be part of the next line
+                raise OSError("the disk is full")
+            self._room -= len(line)
+            self._retry_at = 0.0
+        except OSError as error:
+            if not self._retry_at:
+                log.warning("steps of volumes are not recorded in %s: %s", self.directory, error)
+            self._retry_at = time.monotonic() + RETRY
+            self.close()
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._room = -1, 0
+
+    def remove_old_files(self) -> None:
+        """Keep the directory within its size and age. The files that are written now are kept."""
+        files = sorted(_list_files(self.directory), key=lambda file: file.modified)
+        total, oldest = sum(file.size for file in files), time.time() - self.max_age
+        newest = {file.role: file.path for file in files}
+        for file in files:
+            if newest[file.role] == file.path and file.modified >= oldest:
+                continue
+            if total > self.max_size or file.modified < oldest:
+                file.path.unlink(missing_ok=True)
+                total -= file.size
+
+    def _begin_file(self) -> None:
+        self.close()
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        name = f"{self.role.replace('/', '-')}.{time.time_ns():x}{SUFFIX}"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(self.directory / name, flags, 0o600)
+        self._room = max(self.max_size // FILES, SMALLEST_FILE)
+        self._write_header(time.time_ns() - time.monotonic_ns())
+        self.remove_old_files()
+
+    def _write_header(self, offset: int) -> None:
+        self._offset = offset
+        header = RecorderHeader(self.role, os.getpid(), self._life, offset)
+        os.write(self._file, msgspec.json.encode(header) + b"\n")
+
+
+class _SpanFile(Struct, frozen=True):
+    path: Path
+    role: str
+    size: int
+    modified: float
+
+
+def _list_files(directory: Path) -> Iterator[_SpanFile]:
+    for path in directory.glob(f"*{SUFFIX}"):
+        try:
+            found = path.stat()
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        yield _SpanFile(path, path.name.split(".")[0], found.st_size, found.st_mtime)
+
+
+class SpanReader:
+    """Reads what was added to the files of a directory since the last read."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[str, int] = {}  # by file: how far it was read
+        self._headers: dict[str, RecorderHeader] = {}
+        self._open: dict[str, StoredSpan] = {}  # spans that have begun
+        self._lives: dict[str, tuple[str, str]] = {}  # by span in `_open`: role and life of its process
+        self._newest: dict[str, tuple[float, str]] = {}  # by role: the life that wrote last
+
+    def read(self) -> list[StoredSpan]:
+        """The spans that have ended since the last read, in the order of their start."""
+        found: list[StoredSpan] = []
+        files = sorted(_list_files(self._directory), key=lambda file: file.path.name)
+        for file in files:
+            found += self._read_file(file.path)
+        return sorted(found, key=lambda stored: stored.span.start)
+
+    def in_progress(self) -> list[StoredSpan]:
+        """The spans that have begun and not ended; those of a process that is gone are cut off."""
+        return [
+            structs.replace(stored, is_cut_off=not self._may_live(id)) for id, stored in self._open.items()
+        ]
+
+    def _may_live(self, id: str) -> bool:
+        role, life = self._lives[id]
+        return self._newest[role][1] == life and _is_running(life)
+
+    def _read_file(self, path: Path) -> Iterator[StoredSpan]:
+        at = self._read.get(path.name, 0)
+        try:
+            with path.open("rb") as file:
+                file.seek(at)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    at += len(line)
+                    if (stored := self._decode(path, line)) is not None:
+                        yield stored
+        except FileNotFoundError:  # removed meanwhile
+            return
+        self._read[path.name] = at
+
+    def _decode(self, path: Path, line: bytes) -> StoredSpan | None:
+        try:
+            if line.startswith(b"{"):
+                header = msgspec.json.decode(line, type=RecorderHeader)
+                self._headers[path.name] = header
+                began = float(int(header.life.partition("-")[2], 16))
+                self._newest[header.role] = max(
+                    self._newest.get(header.role, (0.0, "")), (began, header.life)
+                )
+                return None
+            span = msgspec.json.decode(line, type=Span)
+        except (msgspec.DecodeError, ValueError):  # a line that a power cut has damaged
+            return None
+        header = self._headers[path.name]
+        moved = structs.replace(
+            span, start=span.start + header.wall_offset, end=span.end and span.end + header.wall_offset
+        )
+        stored = StoredSpan(header.role, moved)
+        if not span.end:
+            self._open[span.id] = stored
+            self._lives[span.id] = (header.role, header.life)
+            return None
+        if span.id and self._open.pop(span.id, None) is not None:
+            del self._lives[span.id]
+        return stored
+
+
+def _is_running(life: str) -> bool:
+    try:
+        os.kill(int(life.partition("-")[0]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

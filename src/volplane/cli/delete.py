@@ -1,0 +1,40 @@
+"""`volplane delete`: stop a cluster and delete its data."""
+
+from __future__ import annotations
+
+import shutil
+
+import click
+
+from volplane.cli.cluster_directory import context_name, directory_options, require_cluster
+from volplane.cli.error import CommandError
+from volplane.cli.stop import stop_cluster
+from volplane.client.kubeconfig import BadKubeconfig, update
+from volplane.cluster.data_directory import DataDirectory
+from volplane.host.mounts import read_table
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="do not ask")
+@directory_options
+def command(yes: bool, layout: DataDirectory) -> None:
+    """Stop a cluster and delete its data directory, with all objects and disks. Asks first."""
+    require_cluster(layout)
+    if not yes:
+        click.confirm(f"Delete {layout.directory} with all objects and disks?", abort=True, err=True)
+    stop_cluster(layout)
+    if mounts := list(read_table().under(str(layout.directory))):
+        raise CommandError(
+            f"{layout.directory} has {len(mounts)} mounts of an earlier run, so nothing is deleted: start and"
+            " stop the cluster once to remove them"
+        )
+    try:
+        shutil.rmtree(layout.directory)
+    except OSError as error:
+        raise CommandError(f"cannot delete {error.filename}: {error.strerror}") from error
+    click.echo(f"deleted {layout.directory}")
+    try:
+        if update.remove_context(target := update.find_target(), name := context_name(layout)):
+            click.echo(f"{target}: removed the context {name}")
+    except BadKubeconfig as error:
+        raise CommandError(f"cannot change the kubeconfig: {error}") from error

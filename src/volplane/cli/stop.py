@@ -1,0 +1,36 @@
+"""`volplane stop`: stop a cluster and keep its data."""
+
+from __future__ import annotations
+
+import click
+
+from volplane.cli.cluster_directory import describe_choice, directory_options, require_cluster
+from volplane.cli.error import CommandError
+from volplane.cluster import lifecycle
+from volplane.cluster.data_directory import DataDirectory
+
+
+@click.command()
+@directory_options
+def command(layout: DataDirectory) -> None:
+    """Stop a cluster: pods, volumes and disks. Its data is kept for `volplane start`.
+
+    Works for clusters in the background and in the foreground. Exit code 0 also if it does not run.
+    """
+    require_cluster(layout)
+    stop_cluster(layout)
+
+
+def stop_cluster(layout: DataDirectory) -> None:
+    """Stop and print what happened. Raises CommandError."""
+    if lifecycle.find_processes(layout).phase is lifecycle.ClusterPhase.STOPPED:
+        click.echo(f"the cluster in {layout.directory} does not run")
+        return
+    click.echo("stopping: pods, volumes, disks")
+    try:
+        lifecycle.stop(layout)
+    except lifecycle.StillRunning as error:
+        raise CommandError(f"{error}; see volplane logs{describe_choice(layout)}") from error
+    except PermissionError as error:
+        raise CommandError(f"cannot stop {layout.directory}: it runs as another user") from error
+    click.echo("stopped")

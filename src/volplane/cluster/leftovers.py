@@ -1,0 +1,57 @@
+"""What a stopped cluster has left on the machine: mounts, loop devices, processes of containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from volplane.cluster.data_directory import ClusterMember
+from volplane.host import Host
+from volplane.node.containers import records
+from volplane.node.containers.cri import labels
+from volplane.node.containers.cri.client import CriClient, CriError
+
+
+async def find_leftovers(directory: Path, members: Mapping[ClusterMember, str]) -> list[str]:
+    """A line for each of them; nothing after a clean stop.
+
+    `members`: the nodes with the endpoints of their container runtimes.
+    """
+    host = Host()
+    try:
+        mounts = (await host.mounts()).under(str(directory))
+        loops = await host.loops_below(str(directory))
+        processes = await host.call(_find_processes, [str(member.root / "containers") for member in members])
+    finally:
+        await host.close()
+    return [
+        *(f"mount {entry.target}" for entry in mounts),
+        *(f"loop device {device} of {file}" for device, file in sorted(loops.items())),
+        *processes,
+        *[line for member, runtime in members.items() for line in await _find_sandboxes(member, runtime)],
+    ]
+
+
+async def _find_sandboxes(member: ClusterMember, runtime: str) -> list[str]:
+    if not runtime:
+        return []
+    cri = CriClient(runtime)
+    try:
+        found = await cri.list_sandboxes(labels.node_labels(str(member.root)))
+    except CriError as error:
+        return [
+            f"perhaps sandboxes of {member.name} in the container runtime, which does not answer: {error}"
+        ]
+    finally:
+        await cri.close()
+    return [f"sandbox {s.id} of pod {s.metadata.namespace}/{s.metadata.name}" for s in found]
+
+
+def _find_processes(directories: Iterable[str]) -> list[str]:
+    return [
+        f"process {record.started.pid} of container {record.started.spec.name}"
+        f" of pod {record.started.spec.pod_name}"
+        for directory in directories
+        for record in records.load_all(directory)
+        if record.is_alive
+    ]

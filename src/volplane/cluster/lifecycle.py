@@ -1,0 +1,151 @@
+"""The life of a cluster in the background: whether it runs, its options for the next start, its end.
+
+Two processes hold locks in the data directory: `up` (`up.lock`), and in the background also its supervisor
+(`supervisor.lock`). A lock ends with its holder, so a killed process never looks like a running one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from volplane.base.locks import find_holder
+from volplane.cluster.data_directory import DataDirectory
+from volplane.cluster.errors import CannotStart
+from volplane.cluster.role_files import RoleFiles
+from volplane.host.processes import Process, spawn
+
+DEFAULT_DIRECTORY = "~/.volplane"
+POLL = 0.05  # seconds
+STOP_TIMEOUT = 120.0  # seconds: pods get their grace period
+UP = "up"  # the role whose log is the cluster's
+
+
+class StillRunning(CannotStart):
+    """The cluster does not stop in time."""
+
+
+class ClusterPhase(StrEnum):
+    STOPPED = "Stopped"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"  # `up` has ended, and its supervisor starts it again
+
+
+class StartOptions(Struct, frozen=True):
+    """The options of the last start, as words of a command line (`start.json`)."""
+
+    arguments: tuple[str, ...] = ()
+
+
+class ClusterProcesses(Struct, frozen=True):
+    """The processes of a cluster; 0 if one does not run."""
+
+    phase: ClusterPhase
+    pid: int = 0
+    supervisor: int = 0
+    started: float = 0.0  # unix time
+
+
+def name_directory(name: str) -> str:
+    """The data directory of a named cluster."""
+    return f"{DEFAULT_DIRECTORY}-{name}" if name else DEFAULT_DIRECTORY
+
+
+def list_directories() -> list[tuple[str, Path]]:
+    """The names and data directories of all clusters in the home directory; the default one has no name."""
+    first = Path(DEFAULT_DIRECTORY).expanduser()
+    found = [("", first), *((path.name.removeprefix(f"{first.name}-"), path) for path in _list_named(first))]
+    return [(name, path) for name, path in found if DataDirectory(path).lock.exists()]
+
+
+def _list_named(first: Path) -> list[Path]:
+    return sorted(path for path in first.parent.glob(f"{first.name}-*") if path.is_dir())
+
+
+def find_processes(layout: DataDirectory) -> ClusterProcesses:
+    """The processes that serve a data directory now."""
+    pid, supervisor = find_holder(str(layout.lock)), find_holder(str(layout.supervisor_lock))
+    if pid is None:
+        phase = ClusterPhase.STOPPED if supervisor is None else ClusterPhase.RESTARTING
+        return ClusterProcesses(phase, 0, supervisor or 0)
+    phase = ClusterPhase.RUNNING if _is_ready(layout, pid) else ClusterPhase.STARTING
+    with suppress(OSError):
+        return ClusterProcesses(phase, pid, supervisor or 0, os.stat(f"/proc/{pid}").st_mtime)
+    return ClusterProcesses(phase, pid, supervisor or 0)
+
+
+def _is_ready(layout: DataDirectory, pid: int) -> bool:
+    try:
+        return layout.ready.read_text().strip() == str(pid)  # a killed process leaves the file behind
+    except OSError:
+        return False
+
+
+def start_in_background(layout: DataDirectory, arguments: Sequence[str]) -> Process:
+    """Start the supervisor of a cluster. The directory exists."""
+    layout.write(layout.start_options, StartOptions(tuple(arguments)))
+    log = RoleFiles(layout.run).log(UP)
+    return spawn(
+        [sys.executable, "-m", "volplane.cluster.supervisor", str(layout.directory)],
+        log=str(log),
+        env=dict(os.environ),
+    )
+
+
+def load_start_options(layout: DataDirectory) -> StartOptions:
+    """The options of the last start in the background; none if there was none, or if they cannot be read."""
+    try:
+        return msgspec.json.decode(layout.start_options.read_bytes(), type=StartOptions)
+    except (OSError, ValueError):
+        return StartOptions()
+
+
+def wait_ready(layout: DataDirectory, process: Process, timeout: float, report: Callable[[], None]) -> str:
+    """Wait until the cluster is ready. Returns why it is not; "" if it is. `report` is called each second."""
+    began = shown = time.monotonic()
+    while find_processes(layout).phase is not ClusterPhase.RUNNING:
+        if not process.running:
+            return RoleFiles(layout.run).last_log_line(UP)
+        if time.monotonic() - began > timeout:
+            return f"not ready within {timeout:g} seconds"
+        if time.monotonic() - shown > 1:
+            report()
+            shown += 1
+        time.sleep(POLL)
+    return ""
+
+
+def stop(layout: DataDirectory, timeout: float = STOP_TIMEOUT) -> bool:
+    """Stop a cluster and wait. Returns whether it ran. Raises StillRunning."""
+    found = find_processes(layout)
+    if found.phase is ClusterPhase.STOPPED:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(found.supervisor or found.pid, signal.SIGTERM)
+    _wait_stopped(layout, lambda: True, timeout)
+    return True
+
+
+def stop_start(layout: DataDirectory, process: Process, timeout: float = STOP_TIMEOUT) -> None:
+    """Stop a cluster whose supervisor may not hold its lock yet. Raises StillRunning."""
+    if process.running:
+        process.send(signal.SIGTERM)
+    _wait_stopped(layout, lambda: not process.running, timeout)
+
+
+def _wait_stopped(layout: DataDirectory, has_ended: Callable[[], bool], timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while not has_ended() or find_processes(layout).phase is not ClusterPhase.STOPPED:
+        if time.monotonic() > end:
+            raise StillRunning(f"{layout.directory} has not stopped within {timeout:g} seconds")
+        time.sleep(POLL)

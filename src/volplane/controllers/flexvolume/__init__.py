@@ -1,0 +1,1 @@
+"""FlexVolume attachments: call the drivers for VolumeAttachments."""

@@ -1,0 +1,168 @@
+"""Spans on disk: kept when a process is killed, bounded by size and age, read while others write."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from volplane.base import span_store, trace
+from volplane.base.span_store import SpanReader, SpanRecorder
+from volplane.base.trace import Trace
+
+A, B = "a" * 32, "b" * 32
+
+
+def record(directory: Path, role: str = "up", max_size: int = 1 << 20, max_age: float = 3600.0) -> Trace:
+    recorded = trace.start()
+    recorded.sinks.append(SpanRecorder(directory, role, max_size=max_size, max_age=max_age).write)
+    recorded.index.learn("pvc/default/a", (A,))
+    return recorded
+
+
+def test_a_span_is_read_with_its_role_and_the_time_of_day(tmp_path: Path) -> None:
+    record(tmp_path, "node/worker-1")
+    before = time.time_ns()
+    with trace.span("kubelet", "NodeStageVolume", "pvc/default/a", node="worker-1"):
+        pass
+    (found,) = SpanReader(tmp_path).read()
+    assert (found.role, found.span.traces, found.span.attrs) == ("node/worker-1", (A,), {"node": "worker-1"})
+    assert before - 10**9 < found.span.start <= found.span.end < time.time_ns() + 10**9
+
+
+def test_inner_spans_and_calls_in_other_processes_know_their_parent(tmp_path: Path) -> None:
+    record(tmp_path)
+    with trace.span("attacher", "outer", "pvc/default/a"):
+        header = trace.traceparent()
+        with trace.span("host", "inner", "/dev/loop0"):
+            pass
+    with trace.continue_trace(header), trace.span("driver", "remote", "volume/vol-1"):
+        pass
+    outer, inner, remote = SpanReader(tmp_path).read()
+    assert header == f"00-{A}-{outer.span.id}-01"
+    assert inner.span.parent == remote.span.parent == outer.span.id
+    assert inner.span.traces == remote.span.traces == (A,)
+
+
+def test_a_span_that_has_ended_is_no_parent_of_what_its_task_does_later(tmp_path: Path) -> None:
+    record(tmp_path)
+    with trace.span("kubelet", "StartContainer", "pvc/default/a") as started:
+        pass
+    trace._scope.set(started)  # as in a task that was started within it
+    assert trace.traceparent() == ""
+    with trace.span("driver", "later", "volume/x"):
+        pass
+    assert SpanReader(tmp_path).read()[-1].span.parent == ""
+
+
+def test_a_span_of_another_trace_names_the_trace_of_its_parent(tmp_path: Path) -> None:
+    record(tmp_path)
+    with (
+        trace.continue_trace(f"00-{B}-00f067aa0ba902b7-01"),
+        trace.span("apiserver", "create", "pvc/default/a"),
+    ):
+        pass
+    (found,) = SpanReader(tmp_path).read()
+    assert (found.span.traces, found.span.parent) == ((A,), "00f067aa0ba902b7")
+    assert found.span.attrs == {"parent_trace": B}
+
+
+def test_spans_about_no_volume_are_not_kept(tmp_path: Path) -> None:
+    record(tmp_path)
+    with trace.span("csi-provisioner", "Probe", ""):
+        pass
+    with trace.span("apiserver", "patch", "node/worker-1"):
+        pass
+    assert not SpanReader(tmp_path).read()
+
+
+def test_a_reader_reads_only_what_was_added(tmp_path: Path) -> None:
+    record(tmp_path)
+    reader = SpanReader(tmp_path)
+    trace.mark("binder", "first", "pvc/default/a")
+    assert [s.span.step for s in reader.read()] == ["first"]
+    trace.mark("binder", "second", "pvc/default/a")
+    assert [s.span.step for s in reader.read()] == ["second"]
+    assert reader.read() == []
+
+
+def test_the_oldest_files_are_removed_when_there_is_too_much(tmp_path: Path) -> None:
+    record(tmp_path, max_size=4 * span_store.SMALLEST_FILE)
+    for number in range(5000):
+        trace.mark("binder", f"step {number}", "pvc/default/a", padding="x" * 100)
+    files = list(tmp_path.glob("*.spans"))
+    assert sum(file.stat().st_size for file in files) <= 5 * span_store.SMALLEST_FILE
+    steps = [found.span.step for found in SpanReader(tmp_path).read()]
+    assert steps[-1] == "step 4999"
+    assert "step 0" not in steps
+
+
+def test_old_files_are_removed_and_the_newest_of_each_role_is_kept(tmp_path: Path) -> None:
+    for name, age in (("up.1", 900.0), ("up.2", 50.0), ("node.1", 60.0)):
+        path = tmp_path / f"{name}.spans"
+        path.write_text("{}\n" * 100)
+        os.utime(path, (time.time() - age, time.time() - age))
+    SpanRecorder(tmp_path, "up", max_size=1, max_age=600.0).remove_old_files()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["node.1.spans", "up.2.spans"]
+
+
+def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
+    record(tmp_path)
+    trace.mark("binder", "good", "pvc/default/a")
+    (file,) = tmp_path.glob("*.spans")
+    with file.open("ab") as opened:
+        opened.write(b"\0\0\0\n[1, 2\nno end")
+    assert [s.span.step for s in SpanReader(tmp_path).read()] == ["good"]
+
+
+def test_a_directory_that_cannot_be_written_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    record(tmp_path / "file")
+    trace.mark("binder", "one", "pvc/default/a")
+    trace.mark("binder", "two", "pvc/default/a")
+    assert [r.getMessage().split(":")[0] for r in caplog.records] == [
+        f"steps of volumes are not recorded in {tmp_path / 'file'}"
+    ]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from volplane.base import trace
+from volplane.base.span_store import SpanRecorder
+recorded = trace.start()
+recorded.sinks.append(SpanRecorder(Path(sys.argv[1]), "node", max_size=1 << 20, max_age=60).write)
+recorded.index.learn("pv/x", ("a" * 32,))
+trace.mark("kubelet", "before", "pv/x")
+with trace.span("kubelet", "NodeStageVolume", "pv/x") as span:
+    span.announce()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_what_it_did_and_what_it_had_begun(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    reader = SpanReader(tmp_path)
+    assert [found.span.step for found in reader.read()] == ["before"]
+    (begun,) = reader.in_progress()
+    assert (begun.span.step, begun.span.end, begun.is_cut_off) == ("NodeStageVolume", 0, True)
+
+
+def test_a_span_in_progress_is_not_cut_off(tmp_path: Path) -> None:
+    record(tmp_path)
+    reader = SpanReader(tmp_path)
+    with trace.span("kubelet", "NodeStageVolume", "pvc/default/a") as span:
+        span.announce()
+        reader.read()
+        (begun,) = reader.in_progress()
+        assert not begun.is_cut_off
+    assert [found.span.step for found in reader.read()] == ["NodeStageVolume"]
+    assert reader.in_progress() == []

@@ -1,0 +1,178 @@
+"""Our client of CRI against containerd: errors, networks, images that may go, nodes that share a runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cri.containerd import Containerd, run_containerd
+from tests.support.cri.fixtures import require_containerd
+from tests.support.cri.registry import Registry
+from volplane.api.core import Container, Pod, PodSpec
+from volplane.api.meta import ObjectMeta
+from volplane.cluster.container_runtime import prepare_runtime
+from volplane.cluster.errors import NoContainerRuntime
+from volplane.host import Host
+from volplane.node.containers.cri import v1
+from volplane.node.containers.cri.client import CriClient, CriError, NotFoundInRuntime, RuntimeUnavailable
+from volplane.node.containers.cri.cni import FILE
+from volplane.node.containers.cri.first_process import FirstProcess
+from volplane.node.containers.cri.image_collector import ImageCollector
+from volplane.node.containers.cri.labels import node_labels
+from volplane.node.containers.cri.pulled_images import PulledImages
+from volplane.node.containers.cri.removal import remove_node
+from volplane.node.containers.cri.runtime_info import RuntimeInfo, find_problem
+from volplane.node.containers.cri.sandbox_config import SandboxInputs, make_sandbox_config
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+
+@asynccontextmanager
+async def connect(endpoint: str) -> AsyncIterator[CriClient]:
+    cri = CriClient(endpoint)
+    try:
+        yield cri
+    finally:
+        await cri.close()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    made = Host()
+    yield made
+    asyncio.run(made.close())
+
+
+async def pull(cri: CriClient, image: str) -> str:
+    request = v1.PullImageRequest(image=v1.ImageSpec(image=image))
+    reply: v1.PullImageResponse = await cri.call("PullImage", request)
+    return reply.image_ref
+
+
+async def find_image(cri: CriClient, image: str) -> str:
+    request = v1.ImageStatusRequest(image=v1.ImageSpec(image=image))
+    reply: v1.ImageStatusResponse = await cri.call("ImageStatus", request)
+    return reply.image.id
+
+
+async def run_sandbox(cri: CriClient, name: str, root: Path) -> str:
+    (root / "logs").mkdir(parents=True, exist_ok=True)
+    meta = ObjectMeta(name=name, namespace="default", uid=f"uid-of-{name}")
+    pod = Pod(metadata=meta, spec=PodSpec(containers=(Container(name="main"),)))
+    inputs = SandboxInputs(str(root), name, str(root / "logs"))
+    return await cri.run_sandbox(make_sandbox_config(pod, 0, inputs), "")
+
+
+async def test_the_runtime_tells_what_it_is(containerd: Containerd) -> None:
+    async with connect(containerd.endpoint) as cri:
+        info = RuntimeInfo()
+        await info.read(cri)
+        assert info.name == "containerd"
+        assert info.version.startswith("1.")
+        assert not info.systemd_cgroups
+        assert find_problem(await cri.status()) == ""
+
+
+async def test_errors_tell_apart_what_is_missing_and_who_does_not_answer(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    async with connect(containerd.endpoint) as cri:
+        with pytest.raises(NotFoundInRuntime):
+            await cri.container_status("nothing")
+        with pytest.raises(CriError) as refused:
+            await pull(cri, "never/there:v1")
+        assert "not found" in str(refused.value)
+        assert not isinstance(refused.value, RuntimeUnavailable)
+    async with connect(f"unix://{tmp_path}/nothing.sock") as absent:
+        with pytest.raises(RuntimeUnavailable):
+            await absent.version()
+
+
+async def test_a_missing_runtime_keeps_a_cluster_from_starting(host: Host, tmp_path: Path) -> None:
+    endpoint = f"unix://{tmp_path}/nothing.sock"
+    with pytest.raises(NoContainerRuntime, match=f"no container runtime answers at {endpoint}"):
+        await prepare_runtime(endpoint, host)
+
+
+async def test_a_runtime_without_a_network_gets_one(host: Host, registry: Registry) -> None:
+    require_containerd()
+    with run_containerd({"_default": registry.url}, network=False) as runtime:
+        async with connect(runtime.endpoint) as cri:
+            assert "NetworkReady=false" in find_problem(await cri.status())
+            await prepare_runtime(runtime.endpoint, host)
+            assert find_problem(await cri.status()) == ""
+            written = runtime.networks / FILE
+            before = written.read_bytes()
+            await prepare_runtime(runtime.endpoint, host)
+            assert written.read_bytes() == before
+            assert [path.name for path in runtime.networks.iterdir()] == [FILE]
+
+
+async def test_a_network_that_exists_is_never_replaced(containerd: Containerd, host: Host) -> None:
+    before = {path.name: path.read_bytes() for path in containerd.networks.iterdir()}
+    await prepare_runtime(containerd.endpoint, host)
+    assert {path.name: path.read_bytes() for path in containerd.networks.iterdir()} == before
+
+
+async def test_removing_a_node_leaves_the_other_nodes_alone(containerd: Containerd, tmp_path: Path) -> None:
+    async with connect(containerd.endpoint) as cri:
+        one, other = tmp_path / "n" / "1", tmp_path / "n" / "2"
+        await run_sandbox(cri, "removed", one)
+        left = await run_sandbox(cri, "left", other)
+        try:
+            await remove_node(containerd.endpoint, str(one))
+            assert await cri.list_sandboxes(node_labels(str(one))) == []
+            (found,) = await cri.list_sandboxes(node_labels(str(other)))
+            assert found.id == left
+            assert found.state == v1.SANDBOX_READY
+        finally:
+            await remove_node(containerd.endpoint, str(other))
+        assert await cri.list_sandboxes(node_labels(str(other))) == []
+
+
+async def test_only_unused_images_of_the_node_itself_are_collected(
+    own_containerd: Containerd, host: Host, tmp_path: Path
+) -> None:
+    async with connect(own_containerd.endpoint) as cri:
+        pulled = PulledImages(str(tmp_path), host)
+        await pulled.add(await pull(cri, "busybox:1.35"))
+        foreign = await pull(cri, "nginx:1.22")
+        reports: list[str] = []
+
+        def make_collector(*, min_age: float = 0.0) -> ImageCollector:
+            report = lambda reason, message: reports.append(reason)  # noqa: E731
+            return ImageCollector(cri, host, pulled, high=0, low=0, min_age=min_age, report=report)
+
+        assert await make_collector(min_age=3600.0).collect() == []
+        assert reports == ["FreeDiskSpaceFailed"]
+        (removed,) = await make_collector().collect()
+        assert await find_image(cri, removed) == ""
+        assert await find_image(cri, "nginx:1.22") == foreign
+        assert await PulledImages(str(tmp_path), host).load() == set()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    made = subprocess.Popen(["sleep", "infinity"])
+    yield made
+    made.kill()
+    made.wait()
+
+
+async def test_a_process_is_awaited_and_killed_by_its_descriptor(child: subprocess.Popen[bytes]) -> None:
+    process = FirstProcess.open(child.pid)
+    assert process is not None
+    waiting = asyncio.create_task(process.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await process.kill()
+    await waiting
+    assert child.wait() == -9
+    process.close()
+    assert FirstProcess.open(child.pid) is None
+    assert FirstProcess.open(0) is None

@@ -1,0 +1,7 @@
+#!/bin/sh
+# nfs.sh PROGRAM: csi-driver-nfs, whose shares are directories of this machine (see `mount` beside this file).
+export EXPORTS="$SHARED_DIR/exports" PATH="$(dirname "$0"):$PATH"
+mkdir -p "$EXPORTS/share"
+program=$1
+shift
+exec "$program" --endpoint="$CSI_ENDPOINT" --nodeid="$NODE_ID" --working-mount-dir="$STATE_DIR" -v=5 "$@"

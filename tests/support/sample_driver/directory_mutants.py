@@ -1,0 +1,106 @@
+"""Variants of the driver of docs/write-a-driver.md, whose volumes are directories, with one bug each."""
+
+from __future__ import annotations
+
+import os
+import re
+import types
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from volplane.csi import v1
+
+PAGE = Path(__file__).parents[3] / "docs" / "write-a-driver.md"
+
+
+def load_page() -> types.ModuleType:
+    """The code of the page as a module."""
+    module = types.ModuleType("directories")
+    exec("\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)), module.__dict__)
+    return module
+
+
+Directories: Any = load_page().Directories
+
+
+class ReplacesCopy(Directories):  # type: ignore[misc]
+    """Copies with other options of cp."""
+
+    options: tuple[str, ...] = ()
+
+    async def copy(self, source: str, target: str) -> None:
+        await self.host.run(["cp", "--archive", *self.options, "--no-target-directory", source, target])
+
+
+class DropsModes(ReplacesCopy):
+    options = ("--no-preserve=mode",)
+
+
+class DropsOwners(ReplacesCopy):
+    options = ("--no-preserve=ownership",)
+
+
+class DropsHardLinks(ReplacesCopy):
+    options = ("--no-preserve=links",)
+
+
+class DropsXattrs(ReplacesCopy):
+    options = ("--no-preserve=xattr",)
+
+
+class FillsHoles(ReplacesCopy):
+    options = ("--sparse=never",)
+
+
+class FollowsLinks(Directories):  # type: ignore[misc]
+    async def copy(self, source: str, target: str) -> None:
+        argv = ["cp", "--recursive", "--dereference", "--preserve=all", "--no-target-directory"]
+        await self.host.run([*argv, source, target], check=False)  # it skips broken links
+
+
+class DropsEmptyDirectories(ReplacesCopy):
+    """As a copy by way of an object store does."""
+
+    async def copy(self, source: str, target: str) -> None:
+        await super().copy(source, target)
+        await self.host.run(["find", target, "-mindepth", "1", "-type", "d", "-empty", "-delete"])
+
+
+class TrustsIds(Directories):  # type: ignore[misc]
+    """Takes an id for the name of a directory, wherever that leads."""
+
+    def path(self, volume: str) -> str:
+        return os.path.join(self.root, volume)
+
+
+class PublishesAnyPath(TrustsIds):
+    async def size(self, volume: str) -> int | None:
+        known: int | None = await super().size(volume)
+        exists = await self.host.call(os.path.isdir, self.path(volume))
+        return 0 if known is None and exists else known
+
+
+class NamesArePaths(Directories):  # type: ignore[misc]
+    """Makes a link by the volume's name, wherever that leads."""
+
+    async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
+        reply: v1.CreateVolumeResponse = await super().create_volume(request)
+        with suppress(OSError):  # it is there, or its directory is not
+            os.symlink(self.path(reply.volume.volume_id), os.path.join(self.root, request.name))
+        return reply
+
+
+DIRECTORY_MUTANTS: Mapping[str, Any] = {
+    "drops-modes": DropsModes,
+    "drops-owners": DropsOwners,
+    "drops-hard-links": DropsHardLinks,
+    "drops-xattrs": DropsXattrs,
+    "fills-holes": FillsHoles,
+    "follows-links": FollowsLinks,
+    "drops-empty-directories": DropsEmptyDirectories,
+    "trusts-ids": TrustsIds,
+    "publishes-any-path": PublishesAnyPath,
+    "names-are-paths": NamesArePaths,
+}

@@ -130,6 +130,28 @@ async def test_an_unavailable_of_the_drivers_own_does_not_break_a_call_in_progre
         assert (await slow).ready.value
 
 
+async def test_a_server_that_stops_finishes_its_calls(tmp_path: Path) -> None:
+    path = str(tmp_path / "csi.sock")
+    reached, released = asyncio.Event(), asyncio.Event()
+
+    async def slow_probe(request: v1.ProbeRequest, context: Any) -> v1.ProbeResponse:
+        reached.set()
+        await released.wait()
+        return await probe(request, context)
+
+    server = UnixRpcServer(path, {"Probe": slow_probe})
+    await server.start()
+    async with CsiChannel(path) as channel:
+        slow = asyncio.ensure_future(channel.call("Probe", v1.ProbeRequest()))
+        await reached.wait()
+        stopping = asyncio.ensure_future(server.close())
+        for _ in range(20):  # turns of the loop: without a grace, the call is cancelled by then
+            await asyncio.sleep(0)
+        released.set()
+        assert (await slow).ready.value
+        await stopping
+
+
 async def test_ready_waits_for_the_driver(tmp_path: Path) -> None:
     path = str(tmp_path / "later" / "csi.sock")
     async with CsiChannel(path) as channel:

@@ -32,8 +32,16 @@ _OPTIONS = (
 )
 
 
+# What a client on the same machine needs to receive a reply that is already sent.
+REPLY_GRACE = 1.0
+
+
 class UnixRpcServer:
-    """`methods` by their names in the protocol. `close()` waits for calls and removes the socket."""
+    """`methods` by their names in the protocol.
+
+    `close()` removes the socket, waits `grace` seconds for calls in progress, and cancels them. Without a
+    grace, the reply of a call that has just ended can be lost: its client gets UNAVAILABLE.
+    """
 
     def __init__(self, path: str, methods: Mapping[str, RpcHandler]) -> None:
         self.path = path
@@ -57,7 +65,7 @@ class UnixRpcServer:
         self._inode = _restrict_to_owner(hidden)
         os.replace(hidden, self.path)
 
-    async def close(self, grace: float = 0.0) -> None:
+    async def close(self, grace: float = REPLY_GRACE) -> None:
         with suppress(FileNotFoundError):
             if os.stat(self.path).st_ino == self._inode:
                 os.unlink(self.path)

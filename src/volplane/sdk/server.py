@@ -47,7 +47,7 @@ class DriverServer:
 
     async def close(self) -> None:
         await self._dispatcher.close(self.grace)
-        await self._listener.close(0.0)
+        await self._listener.close()
         await self.driver.stop()
 
     async def __aenter__(self) -> DriverServer:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from ipaddress import IPv4Network
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from msgspec import Struct, structs
 
@@ -52,7 +52,7 @@ from volplane.node.eviction import thresholds
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.kubelet import Kubelet
 from volplane.node.network import address_ranges
-from volplane.node.options import BRIDGE, HOST, NodeOptions, check_endpoint, check_log_options
+from volplane.node.options import BRIDGE, HOST, NodeOptions, check_endpoint
 from volplane.rules import latency
 from volplane.store.sqlite import SqliteStore
 from volplane.volumes.flex.options import VOLUME_PLUGIN_DIR
@@ -124,6 +124,17 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
             value="NAME=cri|process",
         ),
     ] = {}
+    serialize_image_pulls: Annotated[bool, about("pull one image at a time on each node")] = True
+    max_parallel_image_pulls: Annotated[
+        int, about("images that a node pulls at a time without --serialize-image-pulls; 0: no limit")
+    ] = 0
+    image_gc_high_threshold: Annotated[
+        int, about("percent of disk use above which unused images are removed; 100: never")
+    ] = 85
+    image_gc_low_threshold: Annotated[int, about("percent of disk use down to which images are removed")] = 80
+    minimum_image_ttl_duration: Annotated[
+        Duration, about("age before which an unused image is not removed")
+    ] = 120.0
     container_log_max_size: Annotated[
         str, about("size of one file of a container's log before it is rotated")
     ] = "10Mi"
@@ -177,13 +188,32 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
         structs.force_setattr(self, "volume_plugin_dir", os.path.abspath(self.volume_plugin_dir))
         manager.select_controllers(self.controllers)  # raises UnknownController
         check_endpoint("--container-runtime-endpoint", self.container_runtime_endpoint)
-        check_endpoint("--image-service-endpoint", self.image_service_endpoint)
         names = [node_name(index) for index in range(1, self.nodes + 1)]
         check_kinds(self.node, self.container_runtime_endpoint, names)
-        NodeOptions(allowed_unsafe_sysctls=self.allowed_unsafe_sysctls)  # raises ValueError
-        check_log_options(self.container_log_max_size, self.container_log_max_files)
-        thresholds.parse(self.eviction_hard)
+        NodeOptions(**select_node_options(self))  # raises ValueError
         recording_options(DataDirectory(self.data_dir), self)  # raises ValueError
+
+
+# The options of `up` that every node gets as they are.
+NODE_OPTIONS = (
+    "max_container_restart_period",
+    "seccomp_default",
+    "allowed_unsafe_sysctls",
+    "image_service_endpoint",
+    "serialize_image_pulls",
+    "max_parallel_image_pulls",
+    "image_gc_high_threshold",
+    "image_gc_low_threshold",
+    "minimum_image_ttl_duration",
+    "container_log_max_size",
+    "container_log_max_files",
+    "eviction_hard",
+    "volume_plugin_dir",
+)
+
+
+def select_node_options(settings: ClusterOptions) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in NODE_OPTIONS}
 
 
 def runtime_endpoint(member: ClusterMember, settings: ClusterOptions) -> str:
@@ -541,6 +571,7 @@ def node_options(
     hosts = ("127.0.0.1", "localhost", member.name)
     pair = authority.server(f"kubelet-{member.name}", hosts)
     return NodeOptions(
+        **select_node_options(settings),
         hostname_override=member.name,
         root_dir=str(member.root),
         port=memory.kubelet_ports[member.name],
@@ -559,15 +590,7 @@ def node_options(
         node_lease_duration=min(plain.node_lease_duration, grace),
         cluster_host="127.0.0.1",
         cluster_port=memory.port,
-        max_container_restart_period=settings.max_container_restart_period,
-        seccomp_default=settings.seccomp_default,
-        allowed_unsafe_sysctls=settings.allowed_unsafe_sysctls,
-        container_log_max_size=settings.container_log_max_size,
-        container_log_max_files=settings.container_log_max_files,
         container_runtime_endpoint=runtime_endpoint(member, settings),
-        image_service_endpoint=settings.image_service_endpoint,
-        eviction_hard=settings.eviction_hard,
-        volume_plugin_dir=settings.volume_plugin_dir,
         pod_network=BRIDGE if memory.pod_range else HOST,
         pod_cidr=str(address_ranges.node_range(IPv4Network(memory.pod_range), member.index))
         if memory.pod_range

@@ -5,6 +5,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 GIB = 1 << 30
+OWNER = "000000000000"  # the only account
 
 
 class VolumeState(StrEnum):
@@ -101,4 +102,5 @@ class CloudInstance(Struct, frozen=True, omit_defaults=True):
     name: str = ""
     running: bool = True
     launched: str = ""
+    type: str = "m5.large"
     tags: dict[str, str] = {}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from volplane.cloud.model import CloudAttachment, CloudInstance, CloudModification, CloudSnapshot, CloudVolume
 from volplane.cloud.xml import Value
+from volplane.cloud.zones import zone_id
 
 
 def tags(found: Mapping[str, str]) -> list[Value]:
@@ -19,6 +20,7 @@ def volume(v: CloudVolume) -> dict[str, Value]:
         "snapshotId": v.snapshot,
         "sourceVolumeId": v.source or None,
         "availabilityZone": v.zone,
+        "availabilityZoneId": zone_id(v.zone),
         "status": v.state,
         "createTime": v.created,
         "attachmentSet": [attachment(v.id, v.attachment)] if v.attachment else [],
@@ -100,9 +102,13 @@ def instance(i: CloudInstance, volumes: list[CloudVolume]) -> dict[str, Value]:
         "instanceId": i.id,
         "instanceState": state(i),
         "privateDnsName": i.name,
-        "instanceType": "m5.large",
+        "instanceType": i.type,
         "launchTime": i.launched,
-        "placement": {"availabilityZone": i.zone, "tenancy": "default"},
+        "placement": {
+            "availabilityZone": i.zone,
+            "availabilityZoneId": zone_id(i.zone),
+            "tenancy": "default",
+        },
         "blockDeviceMapping": mapping,
         "tagSet": tags(i.tags) or None,
     }

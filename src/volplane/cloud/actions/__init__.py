@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volplane.cloud.actions import instances, snapshots, tags, volumes
+from volplane.cloud.actions import account, instance_types, instances, snapshots, status, tags, volumes, zones
 from volplane.cloud.actions.base import Action
 
 __all__ = ["ACTIONS", "CHECKS", "Action"]
@@ -27,7 +27,15 @@ ACTIONS: dict[str, Action] = {
     "DeleteTags": tags.delete_tags,
     "DescribeTags": tags.describe_tags,
     "DescribeInstances": instances.describe_instances,
-    "DescribeAvailabilityZones": instances.describe_availability_zones,
+    "DescribeAvailabilityZones": zones.describe_availability_zones,
+    "DescribeRegions": zones.describe_regions,
+    "DescribeInstanceStatus": status.describe_instance_status,
+    "DescribeInstanceTypes": instance_types.describe_instance_types,
+    "DescribeVolumeStatus": status.describe_volume_status,
+    "DescribeVolumeAttribute": status.describe_volume_attribute,
+    "DescribeSnapshotAttribute": status.describe_snapshot_attribute,
+    "DescribeAccountAttributes": account.describe_account_attributes,
+    "GetEbsEncryptionByDefault": account.get_ebs_encryption_by_default,
     "StopInstances": instances.stop_instances,
     "StartInstances": instances.start_instances,
     "RegisterInstance": instances.register_instance,

@@ -37,6 +37,7 @@ VOLUME: FilterFields[CloudVolume] = {
     "encrypted": lambda v: ["true" if v.encrypted else "false"],
     "create-time": lambda v: [v.created],
     "snapshot-id": lambda v: _optional(v.snapshot),
+    "fast-restored": lambda v: ["true" if v.fast_restored else "false"],
     "multi-attach-enabled": lambda v: ["false"],
     "attachment.instance-id": lambda v: _optional(v.attachment.instance if v.attachment else ""),
     "attachment.device": lambda v: _optional(v.attachment.device if v.attachment else ""),

@@ -29,6 +29,7 @@ def volume(v: CloudVolume) -> dict[str, Value]:
         "iops": v.shape.iops or None,
         "throughput": v.shape.throughput or None,
         "encrypted": v.encrypted,
+        "fastRestored": v.fast_restored,
         "multiAttachEnabled": False,
     }
 
@@ -57,6 +58,8 @@ def snapshot(s: CloudSnapshot, progress: int, owner: str) -> dict[str, Value]:
         "volumeSize": s.size,
         "description": s.description,
         "encrypted": s.encrypted,
+        "kmsKeyId": s.kms_key or None,
+        "completionDurationMinutes": s.duration or None,
         "fullSnapshotSizeInBytes": s.stored or None,
         "storageTier": "standard",
         "tagSet": tags(s.tags) or None,

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from volplane.cloud.actions import account, instance_types, instances, snapshots, status, tags, volumes, zones
+from volplane.cloud.actions import (
+    account,
+    fast_restores,
+    instance_types,
+    instances,
+    snapshot_locks,
+    snapshots,
+    status,
+    tags,
+    volumes,
+    zones,
+)
 from volplane.cloud.actions.base import Action
 
 __all__ = ["ACTIONS", "CHECKS", "Action"]
@@ -21,6 +32,13 @@ ACTIONS: dict[str, Action] = {
     "DescribeVolumesModifications": volumes.describe_volumes_modifications,
     "CreateSnapshot": snapshots.create_snapshot,
     "CreateSnapshots": snapshots.create_snapshots,
+    "CopySnapshot": snapshots.copy_snapshot,
+    "EnableFastSnapshotRestores": fast_restores.enable_fast_snapshot_restores,
+    "DisableFastSnapshotRestores": fast_restores.disable_fast_snapshot_restores,
+    "DescribeFastSnapshotRestores": fast_restores.describe_fast_snapshot_restores,
+    "LockSnapshot": snapshot_locks.lock_snapshot,
+    "UnlockSnapshot": snapshot_locks.unlock_snapshot,
+    "DescribeLockedSnapshots": snapshot_locks.describe_locked_snapshots,
     "DeleteSnapshot": snapshots.delete_snapshot,
     "DescribeSnapshots": snapshots.describe_snapshots,
     "CreateTags": tags.create_tags,

@@ -153,6 +153,36 @@ async def test_a_set_of_snapshots_is_there_as_a_whole_or_not_at_all(tmp_path: Pa
     assert not [f for f in devices.loops().values() if f.startswith(str(tmp_path))]
 
 
+@pytest.mark.parametrize("point", ["asked", "intent", "effect", "result"])
+async def test_a_copied_snapshot_is_there_with_its_data_or_not_at_all(tmp_path: Path, point: str) -> None:
+    device = tmp_path / "n1" / "xvdba"
+    async with service(tmp_path, f"cloud:CopySnapshot:{point}") as (ec2, process):
+        volume = await ec2.create_volume(GIVEN, {})
+        await ec2.attach_volume(volume.id, "i-1", "/dev/xvdba")
+        write(device)
+        taken = await ec2.create_snapshot(volume.id, "", {})
+        copy = {"SourceRegion": "us-east-1", "SourceSnapshotId": taken.id}
+        lock = {"SnapshotId": taken.id, "LockMode": "governance", "LockDuration": "1"}
+        await ec2.call("LockSnapshot", lock)
+        fast = {"SourceSnapshotId.1": taken.id, "AvailabilityZone.1": "us-east-1a"}
+        await ec2.call("EnableFastSnapshotRestores", fast)
+        with pytest.raises(Ec2Unreachable):
+            await ec2.call("CopySnapshot", copy)
+        assert await process.wait() == -signal.SIGKILL
+    async with service(tmp_path) as (ec2, _):
+        copied = [s for s in await ec2.snapshots() if s.id != taken.id]
+        assert [s.state for s in copied] == (["completed"] if point == "result" else [])
+        with pytest.raises(Ec2Error, match="OperationNotPermitted"):
+            await ec2.delete_snapshot(taken.id)
+        answer = await ec2.call("DescribeFastSnapshotRestores", {})
+        assert answer.findtext("fastSnapshotRestoreSet/item/snapshotId") == taken.id
+        name = (await ec2.call("CopySnapshot", copy)).findtext("snapshotId", "")
+        for snapshot in (name, *(s.id for s in copied)):
+            assert read(tmp_path / "snapshots" / f"{snapshot}.img") == TEXT
+        assert len(os.listdir(tmp_path / "snapshots")) == len(copied) + 2
+        await ec2.detach_volume(volume.id, "i-1")
+
+
 async def test_two_services_do_not_share_a_directory(tmp_path: Path) -> None:
     async with service(tmp_path):
         second = await asyncio.create_subprocess_exec(

@@ -76,8 +76,9 @@ async def serve_endpoint(settings: CloudOptions, host: Host, store: Store) -> As
             service, AwsKeys(settings.access_key, settings.secret_key), throttle=throttle, faults=faults
         )
         server = await web.serve(app.handle, host=settings.host, port=settings.port)
+        service.endpoint = f"{settings.host}:{server.port}"
         try:
-            yield f"http://{settings.host}:{server.port}"
+            yield f"http://{service.endpoint}"
         finally:
             await server.close(1.0)
             await app.close()

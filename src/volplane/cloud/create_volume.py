@@ -109,6 +109,7 @@ class VolumeCreator:
             tags=dict(request.tags),
             used=bool(request.snapshot or request.source),
             snapshot=request.snapshot,
+            fast_restored=self._is_fast_restored(request),
             source=request.source,
         )
 
@@ -127,6 +128,11 @@ class VolumeCreator:
                 raise Ec2ErrorResponse("InvalidVolume.ZoneMismatch", f"{volume.id} is in {volume.zone}.")
             return volume.shape.size, volume.encrypted
         return 0, False
+
+    def _is_fast_restored(self, request: CloudVolumeRequest) -> bool:
+        return bool(request.snapshot) and (
+            request.zone in self._service.snapshots.get(request.snapshot).fast_restores
+        )
 
     async def finish(self, volume: CloudVolume) -> CloudVolume:
         """Write the disk, then the result; repeated after a restart."""

@@ -119,6 +119,9 @@ class DiskFiles:
     async def count_snapshot_bytes(self, snapshot: str) -> int:
         return await self._host.call(copies.count_allocated_bytes, self.snapshot_file(snapshot))
 
+    async def copy_snapshot(self, source: str, target: str) -> None:
+        await self._host.call(copies.copy, self.snapshot_file(source), self.snapshot_file(target))
+
     async def remove_snapshot(self, snapshot: str) -> None:
         await self._host.call(_remove, self.snapshot_file(snapshot))
 

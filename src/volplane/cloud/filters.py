@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
-from volplane.cloud.model import CloudInstance, CloudModification, CloudSnapshot, CloudVolume
+from volplane.cloud.model import OWNER, CloudInstance, CloudModification, CloudSnapshot, CloudVolume
 from volplane.cloud.query import QueryParameters
+from volplane.cloud.zones import zone_id
 
 T = TypeVar("T")
 FilterFields = Mapping[str, Callable[[T], Iterable[str]]]
@@ -31,9 +32,12 @@ VOLUME: FilterFields[CloudVolume] = {
     "size": lambda v: [str(v.shape.size)],
     "volume-type": lambda v: [v.shape.type],
     "availability-zone": lambda v: [v.zone],
+    "availability-zone-id": lambda v: [zone_id(v.zone)],
+    "operator.managed": lambda v: ["false"],
     "encrypted": lambda v: ["true" if v.encrypted else "false"],
     "create-time": lambda v: [v.created],
     "snapshot-id": lambda v: _optional(v.snapshot),
+    "fast-restored": lambda v: ["true" if v.fast_restored else "false"],
     "multi-attach-enabled": lambda v: ["false"],
     "attachment.instance-id": lambda v: _optional(v.attachment.instance if v.attachment else ""),
     "attachment.device": lambda v: _optional(v.attachment.device if v.attachment else ""),
@@ -51,6 +55,7 @@ SNAPSHOT: FilterFields[tuple[CloudSnapshot, int]] = {  # with its progress
     "description": lambda s: [s[0].description],
     "encrypted": lambda s: ["true" if s[0].encrypted else "false"],
     "storage-tier": lambda s: ["standard"],
+    "owner-id": lambda s: [OWNER],
 }
 MODIFICATION: FilterFields[CloudModification] = {
     "volume-id": lambda m: [m.volume],
@@ -66,6 +71,10 @@ MODIFICATION: FilterFields[CloudModification] = {
 INSTANCE: FilterFields[CloudInstance] = {
     "instance-id": lambda i: [i.id],
     "availability-zone": lambda i: [i.zone],
+    "availability-zone-id": lambda i: [zone_id(i.zone)],
+    "instance-type": lambda i: [i.type],
+    "operator.managed": lambda i: ["false"],
+    "owner-id": lambda i: [OWNER],
     "private-dns-name": lambda i: _optional(i.name),
     "instance-state-name": lambda i: ["running" if i.running else "stopped"],
 }

@@ -5,6 +5,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 GIB = 1 << 30
+OWNER = "000000000000"  # the only account
 
 
 class VolumeState(StrEnum):
@@ -57,9 +58,23 @@ class CloudVolume(Struct, frozen=True, omit_defaults=True):
     attachment: CloudAttachment | None = None
     used: bool = False  # its file may have data: it was attached, or is a copy
     snapshot: str = ""  # that it was created from
+    fast_restored: bool = False
     source: str = ""  # the volume that it was copied from
     id_returned: bool = field(default=False, name="told")  # the client got its id before it was ready
     lost: bool = False  # in error because its file is missing or too short; cleared when the file is back
+
+
+class LockMode(StrEnum):
+    COMPLIANCE = "compliance"
+    GOVERNANCE = "governance"
+
+
+class SnapshotLock(Struct, frozen=True, omit_defaults=True):
+    mode: LockMode
+    created: str
+    days: int  # that it lasts
+    expires: str = ""  # if the request had a date
+    cool_off: int = 0  # hours
 
 
 class CloudSnapshot(Struct, frozen=True, omit_defaults=True):
@@ -76,6 +91,11 @@ class CloudSnapshot(Struct, frozen=True, omit_defaults=True):
     why: str = ""  # reason of an error
     id_returned: bool = field(default=False, name="told")  # the client got its id before it was ready
     deleting: bool = False
+    source: str = ""  # the snapshot that it was copied from
+    kms_key: str = ""
+    duration: int = 0  # minutes that the request for the copy allows
+    lock: SnapshotLock | None = None
+    fast_restores: dict[str, str] = {}  # zone → since when they are enabled
     set: str = ""  # id of a multi-volume snapshot, which exists as a whole or not at all
 
 
@@ -101,4 +121,5 @@ class CloudInstance(Struct, frozen=True, omit_defaults=True):
     name: str = ""
     running: bool = True
     launched: str = ""
+    type: str = "m5.large"
     tags: dict[str, str] = {}

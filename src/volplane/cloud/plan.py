@@ -86,7 +86,10 @@ def plan_snapshot(snapshot: CloudSnapshot, *, has_file: bool) -> Iterator[Step]:
     if snapshot.deleting:
         yield DeleteDisk()
     elif snapshot.state is SnapshotState.PENDING:
-        # The disk may have changed since. A client that got its id gets an error.
+        # The disk may have changed since. A client that got its id gets an error. A copied snapshot has not.
+        if snapshot.source and snapshot.id_returned:
+            yield FinishCopy()
+            return
         yield MarkLost() if snapshot.id_returned else DeleteDisk()
     elif snapshot.state is SnapshotState.COMPLETED and not has_file:
         yield MarkLost()

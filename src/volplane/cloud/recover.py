@@ -88,6 +88,8 @@ async def _recover_snapshot(service: DiskService, snapshot: CloudSnapshot, *, ha
         log.debug("%s: %s", snapshot.id, step)
         if isinstance(step, planning.DeleteDisk):
             await service.snapshots.forget(snapshot)
+        elif isinstance(step, planning.FinishCopy):
+            service.jobs.start(service.snapshots.finish(snapshot))
         else:
             why = "its file is missing" if snapshot.state is SnapshotState.COMPLETED else "it was interrupted"
             log.error("%s: %s", snapshot.id, why)

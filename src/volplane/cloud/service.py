@@ -35,6 +35,7 @@ from volplane.cloud.model import (
 )
 from volplane.cloud.records import CloudRecords
 from volplane.cloud.snapshots import SnapshotService
+from volplane.cloud.zones import zone_id
 from volplane.host import DeviceBusy
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class DiskService:
         self.latency, self._modification_pause = latency or LatencySimulator(), modification_pause
         self.records, self.disks = records, disks
         self.zones, self.thin = tuple(zones), thin
+        self.endpoint = ""  # host and port, when it is served
         self.locks, self.jobs = KeyedLock(), BackgroundJobs()
         self.creator, self.snapshots = VolumeCreator(self), SnapshotService(self, REQUEST_PATIENCE)
         self._promised: set[tuple[str, str]] = set()  # (instance, device) of attaches in progress
@@ -360,6 +362,13 @@ class DiskService:
 
     def known_zones(self) -> tuple[str, ...]:
         return tuple(sorted({*self.zones, *(i.zone for i in self.records.instances.values())}))
+
+    def find_zone(self, number: str) -> str:
+        """The zone with an id such as use1-az1."""
+        for zone in self.known_zones():
+            if zone_id(zone) == number:
+                return zone
+        raise Ec2ErrorResponse("InvalidParameterValue", f"Invalid availability zone-id: [{number}]")
 
 
 def apply_changes(shape: VolumeShape, wanted: Mapping[str, object]) -> VolumeShape:

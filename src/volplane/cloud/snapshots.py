@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from volplane.base import clock
-from volplane.cloud import errors
+from volplane.cloud import errors, snapshot_locks
 from volplane.cloud.errors import Ec2ErrorResponse
 from volplane.cloud.failpoints import hit_failpoint
 from volplane.cloud.model import CloudSnapshot, CloudVolume, SnapshotState, VolumeState
@@ -24,6 +24,7 @@ from volplane.cloud.model import CloudSnapshot, CloudVolume, SnapshotState, Volu
 if TYPE_CHECKING:
     from volplane.cloud.service import DiskService
 
+COPY_VOLUME = "vol-ffffffff"  # what EC2 shows as the volume of a copied snapshot
 TRIES = 3  # copies of a disk that is being written
 
 
@@ -56,11 +57,56 @@ class SnapshotService:
         hit_failpoint("CreateSnapshot", "asked")
         await self._service.records.put_snapshot(snapshot)
         hit_failpoint("CreateSnapshot", "intent")
-        made = await self._service.jobs.run_within(self._patience, self._finish(snapshot))
+        made = await self._service.jobs.run_within(self._patience, self.finish(snapshot))
         if made is None:
             made = await self._answer_pending(snapshot.id)
         hit_failpoint("CreateSnapshot", "result")
         return made
+
+    async def copy(
+        self,
+        snapshot_id: str,
+        *,
+        description: str = "",
+        tags: Mapping[str, str],
+        encrypted: bool = False,
+        kms_key: str = "",
+        duration: int = 0,
+    ) -> CloudSnapshot:
+        """Copy a snapshot. Its lock and its fast restores are not copied."""
+        source = self.get(snapshot_id)
+        if source.state is not SnapshotState.COMPLETED:
+            text = f"Snapshot is in invalid state - {source.state}"
+            raise Ec2ErrorResponse("IncorrectState", text)
+        await self._check_space(await self._service.disks.count_snapshot_bytes(snapshot_id))
+        copied = CloudSnapshot(
+            id=f"snap-0{secrets.token_hex(8)}",
+            volume=COPY_VOLUME,
+            size=source.size,
+            state=SnapshotState.PENDING,
+            started=clock.microstamp(),
+            description=description,
+            encrypted=source.encrypted or encrypted,
+            kms_key=kms_key or source.kms_key,
+            duration=duration,
+            tags=dict(tags),
+            source=source.id,
+        )
+        hit_failpoint("CopySnapshot", "asked")
+        await self._service.records.put_snapshot(copied)
+        hit_failpoint("CopySnapshot", "intent")
+        made = await self._service.jobs.run_within(self._patience, self.finish(copied))
+        if made is None:
+            made = await self._answer_pending(copied.id)
+        hit_failpoint("CopySnapshot", "result")
+        return made
+
+    async def change(
+        self, snapshot_id: str, update: Callable[[CloudSnapshot], CloudSnapshot]
+    ) -> CloudSnapshot:
+        """Change the record of a snapshot; `update` may raise Ec2ErrorResponse."""
+        async with self._service.locks.hold(snapshot_id):
+            return await self._service.records.put_snapshot(update(self.get(snapshot_id)))
 
     async def create_set(
         self,
@@ -147,14 +193,20 @@ class SnapshotService:
 
     async def _check_room(self, *volumes: str) -> None:
         if not self._service.disks.shares:
-            wanted = sum([await self._service.disks.count_allocated_bytes(volume) for volume in volumes])
+            await self._check_space(
+                sum([await self._service.disks.count_allocated_bytes(volume) for volume in volumes])
+            )
+
+    async def _check_space(self, wanted: int) -> None:
+        if not self._service.disks.shares:
             left = await self._service.disks.count_free_bytes()
             if wanted > left:
                 raise errors.insufficient_capacity(
                     f"the snapshot takes {wanted >> 20} MiB, {left >> 20} MiB are left"
                 )
 
-    async def _finish(self, snapshot: CloudSnapshot) -> CloudSnapshot:
+    async def finish(self, snapshot: CloudSnapshot) -> CloudSnapshot:
+        """Write the file, then the result; that of a copied snapshot is repeated after a restart."""
         service = self._service
         file = service.disks.snapshot_file(snapshot.id)
         try:
@@ -169,7 +221,7 @@ class SnapshotService:
             raise refusal from error
         finally:
             self._progress.pop(snapshot.id, None)
-        hit_failpoint("CreateSnapshot", "effect")
+        hit_failpoint("CopySnapshot" if snapshot.source else "CreateSnapshot", "effect")
         return await self._mark_completed(snapshot.id, stored)
 
     async def _mark_completed(self, snapshot_id: str, stored: int) -> CloudSnapshot:
@@ -182,8 +234,13 @@ class SnapshotService:
             return await service.records.put_snapshot(done)
 
     async def _write_file(self, snapshot: CloudSnapshot, file: str) -> int:
-        self._service.volume(snapshot.volume)  # raises if it was deleted meanwhile
-        await self.capture(snapshot.volume, file, of=snapshot.id)
+        if snapshot.source:
+            async with self._service.hold_for_copy(snapshot.source):
+                self.get(snapshot.source)  # raises if it was deleted meanwhile
+                await self._service.disks.copy_snapshot(snapshot.source, snapshot.id)
+        else:
+            self._service.volume(snapshot.volume)  # raises if it was deleted meanwhile
+            await self.capture(snapshot.volume, file, of=snapshot.id)
         return await self._service.disks.count_snapshot_bytes(snapshot.id)
 
     async def _mark_failed(self, snapshot_id: str, why: str) -> None:
@@ -229,6 +286,7 @@ class SnapshotService:
         self.get(snapshot_id)
         async with service.hold_for_copy(snapshot_id), service.locks.hold(snapshot_id):
             snapshot = self.get(snapshot_id)
+            snapshot_locks.check_deletable(snapshot, clock.wall())
             hit_failpoint("DeleteSnapshot", "asked")
             snapshot = await service.records.put_snapshot(structs.replace(snapshot, deleting=True))
             hit_failpoint("DeleteSnapshot", "intent")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from volplane.cloud.model import CloudAttachment, CloudInstance, CloudModification, CloudSnapshot, CloudVolume
 from volplane.cloud.xml import Value
+from volplane.cloud.zones import zone_id
 
 
 def tags(found: Mapping[str, str]) -> list[Value]:
@@ -19,6 +20,7 @@ def volume(v: CloudVolume) -> dict[str, Value]:
         "snapshotId": v.snapshot,
         "sourceVolumeId": v.source or None,
         "availabilityZone": v.zone,
+        "availabilityZoneId": zone_id(v.zone),
         "status": v.state,
         "createTime": v.created,
         "attachmentSet": [attachment(v.id, v.attachment)] if v.attachment else [],
@@ -27,6 +29,7 @@ def volume(v: CloudVolume) -> dict[str, Value]:
         "iops": v.shape.iops or None,
         "throughput": v.shape.throughput or None,
         "encrypted": v.encrypted,
+        "fastRestored": v.fast_restored,
         "multiAttachEnabled": False,
     }
 
@@ -55,6 +58,8 @@ def snapshot(s: CloudSnapshot, progress: int, owner: str) -> dict[str, Value]:
         "volumeSize": s.size,
         "description": s.description,
         "encrypted": s.encrypted,
+        "kmsKeyId": s.kms_key or None,
+        "completionDurationMinutes": s.duration or None,
         "fullSnapshotSizeInBytes": s.stored or None,
         "storageTier": "standard",
         "tagSet": tags(s.tags) or None,
@@ -100,9 +105,13 @@ def instance(i: CloudInstance, volumes: list[CloudVolume]) -> dict[str, Value]:
         "instanceId": i.id,
         "instanceState": state(i),
         "privateDnsName": i.name,
-        "instanceType": "m5.large",
+        "instanceType": i.type,
         "launchTime": i.launched,
-        "placement": {"availabilityZone": i.zone, "tenancy": "default"},
+        "placement": {
+            "availabilityZone": i.zone,
+            "availabilityZoneId": zone_id(i.zone),
+            "tenancy": "default",
+        },
         "blockDeviceMapping": mapping,
         "tagSet": tags(i.tags) or None,
     }

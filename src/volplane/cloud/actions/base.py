@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from volplane.cloud.errors import invalid_parameter
+from volplane.cloud.model import OWNER as OWNER
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.query import parse_tags as parse_tags
 from volplane.cloud.service import DiskService
@@ -14,7 +15,6 @@ from volplane.cloud.xml import Value
 Tree: TypeAlias = dict[str, Value]
 Action: TypeAlias = Callable[[DiskService, QueryParameters], Awaitable[Tree]]
 
-OWNER = "000000000000"
 DONE: Tree = {"return": True}
 
 

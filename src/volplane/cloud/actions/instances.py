@@ -1,4 +1,4 @@
-"""Instances and zones.
+"""Instances.
 
 Three actions are our own (and SetFaults in `app`): RegisterInstance and DeregisterInstance replace
 RunInstances, and DescribeDiskCapacity returns the free space, which AWS does not publish.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from volplane.cloud import filters, xml_views
 from volplane.cloud.actions.base import DONE, OWNER, Tree
-from volplane.cloud.errors import missing_parameter, zone_not_found
+from volplane.cloud.errors import missing_parameter
+from volplane.cloud.instance_types import DEFAULT_INSTANCE_TYPE, require_instance_type
 from volplane.cloud.model import CloudInstance
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService
@@ -32,34 +33,6 @@ def _reservation(service: DiskService, instance: CloudInstance) -> Tree:
     return {"reservationId": f"r-{number}", "ownerId": OWNER, "groupSet": [], "instancesSet": [shown]}
 
 
-async def describe_availability_zones(service: DiskService, parameters: QueryParameters) -> Tree:
-    known = service.known_zones()
-    for zone in parameters.texts("ZoneName"):
-        if zone not in known:
-            raise zone_not_found(zone)
-    names = parameters.texts("ZoneName") or known
-    return {"availabilityZoneInfo": [_zone(name) for name in names]}
-
-
-def _zone(name: str) -> Tree:
-    region = name[:-1]
-    short = "".join(
-        part[:3] if part.isalpha() and len(part) < 3 else part[0] for part in region.split("-")[:2]
-    )
-    number = ord(name[-1]) - ord("a") + 1
-    return {
-        "zoneName": name,
-        "zoneState": "available",
-        "regionName": region,
-        "zoneId": f"{short}{region[-1]}-az{number}",
-        "zoneType": "availability-zone",
-        "groupName": region,
-        "networkBorderGroup": region,
-        "optInStatus": "opt-in-not-required",
-        "messageSet": [],
-    }
-
-
 async def stop_instances(service: DiskService, parameters: QueryParameters) -> Tree:
     return await _power(service, parameters, running=False)
 
@@ -80,11 +53,15 @@ async def _power(service: DiskService, parameters: QueryParameters, *, running: 
 
 
 async def register_instance(service: DiskService, parameters: QueryParameters) -> Tree:
+    name = parameters.require("InstanceId")
+    known = service.records.instances.get(name)
+    kind = parameters.text("InstanceType") or (known.type if known else DEFAULT_INSTANCE_TYPE)
     instance = CloudInstance(
-        id=parameters.require("InstanceId"),
+        id=name,
         zone=parameters.require("AvailabilityZone"),
         directory=parameters.require("DeviceDirectory"),
         name=parameters.text("PrivateDnsName"),
+        type=require_instance_type(kind),
     )
     shown = await service.register(instance)
     return xml_views.instance(shown, service.records.attached_to(shown.id))

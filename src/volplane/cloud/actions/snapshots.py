@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from volplane.cloud import filters, xml_views
 from volplane.cloud.actions.base import DONE, OWNER, Tree, snapshot_id, specified_tags, volume_id
-from volplane.cloud.errors import Ec2ErrorResponse
+from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService
+from volplane.cloud.zones import region_of
 
 
 async def create_snapshot(service: DiskService, parameters: QueryParameters) -> Tree:
@@ -29,6 +30,35 @@ async def create_snapshots(service: DiskService, parameters: QueryParameters) ->
         copy_tags=parameters.text("CopyTagsFromSource") == "volume",
     )
     return {"snapshotSet": [xml_views.member(s, service.snapshots.progress(s), OWNER) for s in made]}
+
+
+async def copy_snapshot(service: DiskService, parameters: QueryParameters) -> Tree:
+    """Copy a snapshot. `PresignedUrl` is the same request once more, signed for the source region."""
+    regions = {region_of(zone) for zone in service.known_zones()}
+    for name in ("SourceRegion", "DestinationRegion"):
+        region = parameters.require(name) if name == "SourceRegion" else parameters.text(name)
+        if region and region not in regions:
+            raise invalid_parameter(name, region, f"Valid values: {', '.join(sorted(regions))}.")
+    for name in ("DestinationOutpostArn", "DestinationAvailabilityZone"):
+        if parameters.text(name):
+            text = f"The parameter {name} is not supported: there are no Outposts and no Local Zones."
+            raise Ec2ErrorResponse("UnsupportedOperation", text)
+    key, minutes = parameters.text("KmsKeyId"), parameters.number("CompletionDurationMinutes")
+    if key and not parameters.flag("Encrypted"):
+        text = "The parameter KmsKeyId requires the parameter Encrypted to be set."
+        raise Ec2ErrorResponse("InvalidParameterDependency", text)
+    if parameters.text("CompletionDurationMinutes") and (minutes % 15 or not 15 <= minutes <= 2880):
+        text = "Expecting a multiple of 15 from 15 to 2880."
+        raise invalid_parameter("completionDurationMinutes", minutes, text)
+    made = await service.snapshots.copy(
+        snapshot_id(parameters.require("SourceSnapshotId")),
+        description=parameters.text("Description"),
+        tags=specified_tags(parameters, "snapshot"),
+        encrypted=parameters.flag("Encrypted"),
+        kms_key=key,
+        duration=minutes,
+    )
+    return {"snapshotId": made.id, "tagSet": xml_views.tags(made.tags) or None}
 
 
 async def delete_snapshot(service: DiskService, parameters: QueryParameters) -> Tree:

@@ -12,21 +12,21 @@ from volplane.cloud.service import DiskService, apply_changes
 
 
 async def create_volume(service: DiskService, parameters: QueryParameters) -> Tree:
-    return xml_views.volume(await service.create(_parse_request(parameters)))
+    return xml_views.volume(await service.create(_parse_request(service, parameters)))
 
 
 async def check_create_volume(service: DiskService, parameters: QueryParameters) -> None:
     """A dry run: check the arguments without creating a volume."""
-    service.creator.check(_parse_request(parameters))
+    service.creator.check(_parse_request(service, parameters))
 
 
-def _parse_request(parameters: QueryParameters) -> CloudVolumeRequest:
+def _parse_request(service: DiskService, parameters: QueryParameters) -> CloudVolumeRequest:
     _check_single(parameters)
     snapshot = parameters.text("SnapshotId")
     if not parameters.text("Size") and not snapshot:
         raise missing_parameter("size/snapshot")
     return CloudVolumeRequest(
-        zone=parameters.require("AvailabilityZone"),
+        zone=_zone(service, parameters),
         shape=VolumeShape(
             size=parameters.number("Size"),
             type=parameters.text("VolumeType", "gp2"),
@@ -38,6 +38,16 @@ def _parse_request(parameters: QueryParameters) -> CloudVolumeRequest:
         tags=specified_tags(parameters, "volume"),
         snapshot=snapshot_id(snapshot) if snapshot else "",
     )
+
+
+def _zone(service: DiskService, parameters: QueryParameters) -> str:
+    number = parameters.text("AvailabilityZoneId")
+    if not number:
+        return parameters.require("AvailabilityZone")
+    if parameters.text("AvailabilityZone"):
+        text = "The parameter AvailabilityZone cannot be used with the parameter AvailabilityZoneId"
+        raise Ec2ErrorResponse("InvalidParameterCombination", text)
+    return service.find_zone(number)
 
 
 async def copy_volumes(service: DiskService, parameters: QueryParameters) -> Tree:

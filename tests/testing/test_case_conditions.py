@@ -5,16 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.support import sample_driver
+from tests.support.driver_cases import failed_reasons, passed_cases, run_cases
+from volplane.api.meta import ObjectMeta
+from volplane.api.storage import StorageClass
 from volplane.cluster import external_driver
 from volplane.host.mounts import MountEntry
+from volplane.testing import runner
 from volplane.testing.capabilities import DriverCapabilities
 from volplane.testing.case import NotSupported
+from volplane.testing.cases import ALL_CASES
 from volplane.testing.cases.arguments import is_disk
 from volplane.testing.cases.file_attributes import SPARSE_SIZE, FileAttributes, differences
 from volplane.testing.cases.process_leaks import descriptors_and_threads
 from volplane.testing.cases.snapshots_clones import format_time
+from volplane.testing.runner import CaseVerdict
 from volplane.testing.socket_env import SocketEnv
 
 
@@ -62,3 +69,22 @@ async def test_lifecycles_that_take_too_long_are_not_repeated(tmp_path: Path) ->
         with pytest.raises(NotSupported, match="take too long to repeat"):
             await descriptors_and_threads(env)
         assert await env.clean() == []
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize("allowed", [None, False])
+async def test_claims_are_not_expanded_if_the_class_forbids_it(allowed: bool | None) -> None:
+    own = StorageClass(
+        metadata=ObjectMeta(name="own"), provisioner="blocks.example.com", allow_volume_expansion=allowed
+    )
+    driver = structs.replace(external_driver.from_command(sample_driver.command_line()), classes=(own,))
+    names = ("expand", "every call lost once", "driver killed after ControllerExpandVolume")
+    run = await run_cases(driver, cases=runner.select_cases(ALL_CASES, f"^cluster/({'|'.join(names)})$", ""))
+    assert failed_reasons(run) == {}
+    assert passed_cases(run) == ["cluster/every call lost once"]
+    reason = (
+        "not supported: claims cannot be expanded: their StorageClass does not have "
+        "allowVolumeExpansion: true"
+    )
+    assert {result.reason for result in run.results if result.verdict is CaseVerdict.SKIPPED} == {reason}

@@ -25,6 +25,7 @@ CAPABILITY_NAMES = {
     "expand-controller": "EXPAND_VOLUME is not among its controller capabilities",
     "expand-online": "its plugin capabilities do not include expansion of volumes in use (ONLINE)",
     "expand-node": "EXPAND_VOLUME is not among its node capabilities",
+    "expand-claim": "claims cannot be expanded: their StorageClass does not have allowVolumeExpansion: true",
     "modify": "MODIFY_VOLUME is not among its controller capabilities",
     "modify-parameters": "MODIFY_VOLUME is missing, or no parameters were given (--mutable-parameter)",
     "published-nodes": "LIST_VOLUMES_PUBLISHED_NODES is not among its controller capabilities",
@@ -54,7 +55,8 @@ class DriverCapabilities(Struct):
     node: set[str] = set()
     group: set[str] = set()
     expansion: str = ""  # ONLINE, OFFLINE
-    probed: set[str] = set()  # found in other ways: secrets, mutable, nodes, block, shared, inline, given
+    # Found in other ways: secrets, mutable, nodes, block, shared, inline, given, expand-claim.
+    probed: set[str] = set()
 
     def has(self, need: str) -> bool:
         return need in self.all_names()

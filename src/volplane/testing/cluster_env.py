@@ -22,7 +22,7 @@ from msgspec import structs
 
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
-from volplane.api.storage import VolumeAttachment
+from volplane.api.storage import StorageClass, VolumeAttachment
 from volplane.cluster import power_loss
 from volplane.cluster.apply import parse_object
 from volplane.cluster.external_driver.model import DiscoveredDriver, ExternalDriver
@@ -154,7 +154,7 @@ class ClusterEnv:
         return self.capabilities.name
 
     async def _make_class(self) -> None:
-        """Create the driver's StorageClass with the parameters of the command line."""
+        """Create the driver's classes with the parameters of the command line."""
         own = build_manifests(self.external, self.cluster.learned.facts[0])
         made = classes(
             own,
@@ -166,6 +166,9 @@ class ClusterEnv:
         )
         for one in made:
             await self.client.create(one)
+            # Claims of given volumes have no class.
+            if isinstance(one, StorageClass) and one.allow_volume_expansion and not self.given.ids:
+                self.capabilities.probed.add("expand-claim")
 
     # --- create
 

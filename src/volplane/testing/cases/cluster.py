@@ -157,6 +157,7 @@ async def block(env: ClusterEnv) -> None:
     "An expanded claim gets its new size and keeps its data.",
     "create",
     "expand",
+    "expand-claim",
 )
 async def expand(env: ClusterEnv) -> None:
     claim = await env.claim()

@@ -18,8 +18,8 @@ from volplane.testing.cluster_env import ClusterEnv
 # A container writes data, and checksums and errors to the results directory.
 WRITE = "head -c 1048576 /dev/urandom > /data/f && sync && sha256sum < /data/f > /results/{0}"
 READ = "sha256sum < /data/f > /results/{0}"
-# In a cluster a claim is expanded whether or not a pod uses it, if its class allows that, and a ready group is
-# not queried again.
+# In a cluster a claim is expanded whether or not a pod uses it, if its class allows that, and a ready group
+# is not queried again.
 CALLS = {
     **{method: needs for method, needs in faults.CALLS.items() if not method.startswith("Get")},
     "ControllerExpandVolume": ("expand-controller", "expand-claim"),

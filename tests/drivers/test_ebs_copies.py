@@ -263,3 +263,15 @@ async def test_capacity_is_what_the_machine_has(tmp_path: Path) -> None:
         request.accessible_topology.segments["topology.kubernetes.io/zone"] = "mars-1a"
         assert (await w.controller.call("GetCapacity", request)).available_capacity == 0
         await w.delete(volume)
+
+
+async def test_a_copy_can_be_requested_again_after_its_source_was_expanded(tmp_path: Path) -> None:
+    async with ebs_environment(tmp_path) as w:
+        volume = await w.create("source", 1)
+        copy = await w.create("copy", 1, volume_content_source=from_volume(volume))
+        wanted = {"required_bytes": 2 * GIB}
+        request = v1.ControllerExpandVolumeRequest(volume_id=volume, capacity_range=wanted)
+        await w.controller.call("ControllerExpandVolume", request)
+        assert await w.create("copy", 1, volume_content_source=from_volume(volume)) == copy
+        again = w.create("another", 1, volume_content_source=from_volume(volume))
+        await expect_error(Code.OUT_OF_RANGE, again)

@@ -75,9 +75,7 @@ class EbsController(GroupCalls):
         disk = parameters.parse({**request.parameters, **request.mutable_parameters})
         with translate_errors():
             origin = await self._copy_source(request.volume_content_source)
-            size = disk.size(request.capacity_range, least=origin.size)
-            zone = await self._zone(request, origin)
-            volume = await self._create(request, disk, size, zone, origin)
+            volume = await self._find_or_create(request, disk, origin)
             await wait_until_created(self._ec2, volume.id, volume.state)
         return v1.CreateVolumeResponse(volume=_to_csi_volume(volume))
 
@@ -92,6 +90,18 @@ class EbsController(GroupCalls):
                 return CopySource(volume.size, volume=volume.id, zone=volume.zone)
         return CopySource()
 
+    async def _find_or_create(
+        self, request: v1.CreateVolumeRequest, disk: DiskParameters, origin: CopySource
+    ) -> Ec2Volume:
+        try:
+            size = disk.size(request.capacity_range, least=origin.size)
+        except OutOfRange:
+            # The call may be repeated, and its source may have been expanded after the copy.
+            if (existing := await self._find_existing_volume(request, disk, origin)) is None:
+                raise
+            return existing
+        return await self._create(request, disk, size, await self._zone(request, origin), origin)
+
     async def _create(
         self, request: v1.CreateVolumeRequest, disk: DiskParameters, size: int, zone: str, origin: CopySource
     ) -> Ec2Volume:
@@ -105,11 +115,13 @@ class EbsController(GroupCalls):
         except Ec2Error as error:
             if error.code != error_codes.MISMATCH:
                 raise
-            return await self._find_existing_volume(request, disk, origin)
+            if (existing := await self._find_existing_volume(request, disk, origin)) is None:
+                raise AlreadyExists(f"{request.name} exists with other properties than requested") from error
+            return existing
 
     async def _find_existing_volume(
         self, request: v1.CreateVolumeRequest, disk: DiskParameters, origin: CopySource
-    ) -> Ec2Volume:
+    ) -> Ec2Volume | None:
         """The volume that was created under this name with other arguments, if it satisfies this request."""
         found = await self._ec2.volumes({f"tag:{NAME_TAG}": request.name})
         wanted = request.capacity_range
@@ -122,7 +134,7 @@ class EbsController(GroupCalls):
             )
             if fits and alike and _reaches(request, volume.zone):
                 return volume
-        raise AlreadyExists(f"{request.name} exists with other properties than requested")
+        return None
 
     async def _zone(self, request: v1.CreateVolumeRequest, origin: CopySource) -> str:
         if origin.zone:

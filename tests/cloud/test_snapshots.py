@@ -286,8 +286,19 @@ def test_a_volume_half_made_at_a_start(id_returned: bool, snapshot: str, steps: 
         ({"state": SnapshotState.COMPLETED}, False, [MarkLost()]),
         ({"state": SnapshotState.COMPLETED, "deleting": True}, True, [DeleteDisk()]),
         ({"state": SnapshotState.ERROR}, False, []),
+        ({"state": SnapshotState.PENDING, "source": "snap-1", "id_returned": True}, False, [FinishCopy()]),
+        ({"state": SnapshotState.PENDING, "source": "snap-1"}, False, [DeleteDisk()]),
     ],
-    ids=["no client has its id", "a client has its id", "complete", "file missing", "half deleted", "failed"],
+    ids=[
+        "no client has its id",
+        "a client has its id",
+        "complete",
+        "file missing",
+        "half deleted",
+        "failed",
+        "a client has the id of the copy",
+        "no client has the id of the copy",
+    ],
 )
 def test_a_snapshot_at_a_start(changes: dict[str, object], has_file: bool, steps: list[Step]) -> None:
     assert list(plan_snapshot(structs.replace(TAKEN, **changes), has_file=has_file)) == steps

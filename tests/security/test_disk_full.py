@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.apiserver.conftest import Api, client_of
-from tests.cloud.test_botocore import assert_refused
-from tests.cloud.test_botocore import client as ec2_client
 from tests.loops.inprocess import until
 from tests.support import machine
+from tests.support.ec2_client import assert_refused
+from tests.support.ec2_client import client as ec2_client
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.up import VOLPLANE, Up, wait_until
 from volplane import apiserver

@@ -86,10 +86,11 @@ def plan_snapshot(snapshot: CloudSnapshot, *, has_file: bool) -> Iterator[Step]:
     if snapshot.deleting:
         yield DeleteDisk()
     elif snapshot.state is SnapshotState.PENDING:
-        # The disk may have changed since. A client that got its id gets an error. A copied snapshot has not.
-        if snapshot.source and snapshot.id_returned:
+        if not snapshot.id_returned:
+            yield DeleteDisk()
+        elif snapshot.source:  # a snapshot never changes: its copy can be repeated
             yield FinishCopy()
-            return
-        yield MarkLost() if snapshot.id_returned else DeleteDisk()
+        else:  # the disk may have changed since: the client that got the id gets an error
+            yield MarkLost()
     elif snapshot.state is SnapshotState.COMPLETED and not has_file:
         yield MarkLost()

@@ -101,18 +101,15 @@ def change_lock(snapshot: CloudSnapshot, wanted: SnapshotLock, now: datetime) ->
     known = snapshot.lock
     if known is None or not is_locked(snapshot, now):
         return structs.replace(snapshot, lock=wanted)
-    changed = structs.replace(snapshot, lock=structs.replace(wanted, created=known.created))
+    lock = structs.replace(wanted, created=known.created)
     if lock_state(snapshot, known, now) == "compliance":
-        _check_extension(snapshot, wanted, changed, known)
-        changed = structs.replace(snapshot, lock=structs.replace(changed.lock, cool_off=known.cool_off))
-    return changed
+        _check_extension(snapshot, lock, known)
+        lock = structs.replace(lock, cool_off=known.cool_off)
+    return structs.replace(snapshot, lock=lock)
 
 
-def _check_extension(
-    snapshot: CloudSnapshot, wanted: SnapshotLock, changed: CloudSnapshot, known: SnapshotLock
-) -> None:
-    assert changed.lock is not None
-    before, after = lock_times(snapshot, known).ends, lock_times(changed, changed.lock).ends
+def _check_extension(snapshot: CloudSnapshot, wanted: SnapshotLock, known: SnapshotLock) -> None:
+    before, after = lock_times(snapshot, known).ends, lock_times(snapshot, wanted).ends
     shorter = wanted.days < known.days if before is None or after is None else after < before
     if wanted.mode is not LockMode.COMPLIANCE or wanted.cool_off or shorter:
         text = f"The lock of '{snapshot.id}' is in compliance mode and can only be extended."

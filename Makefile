@@ -1,16 +1,16 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 VENV   := .venv
 BIN    := $(VENV)/bin
-PYTHON ?= python3
+PYTHON ?= $(shell sh tools/find_python.sh)
 CACHE  ?= $(HOME)/.cache/volplane
 BESIDE ?= -n auto --maxprocesses=4 --dist=loadfile
 BASE   ?= HEAD~1
 PLAN_TESTS ?= tests/rules tests/properties tests/controllers tests/scheduler tests/sidecars \
-	tests/cloud/test_rules.py tests/cloud/test_snapshots.py $(wildcard tests/node/test_*plan*.py)
+	tests/fsck/test_plan.py tests/cloud/test_rules.py tests/cloud/test_snapshots.py $(wildcard tests/node/test_*plan*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages peers demo test coverage lint bench bench-compare proto reference published-schema \
-	deploy changelog lock clean
+.PHONY: help setup packages peers demo test test-pythons coverage lint bench bench-compare soak proto reference \
+	published-schema deploy changelog dist docs lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,21 +37,33 @@ demo: setup ## a claim and a pod, data written, the pod moved, data read back; e
 test: setup peers ## the whole test suite
 	VOLPLANE_CACHE=$(CACHE) $(BIN)/python -m pytest $(BESIDE) $(TESTS)
 
+test-pythons: setup peers ## a short run of the suite with every other supported Python on this machine
+	VOLPLANE_CACHE=$(CACHE) $(BIN)/python -m tools.pythons
+
 coverage: setup ## line and branch coverage of all plan.py and rules/ (must be 100 %)
 	$(BIN)/coverage run -m pytest -q $(PLAN_TESTS)
 	$(BIN)/coverage report
 
-lint: setup ## ruff, mypy, import contracts
+lint: setup ## ruff, mypy, import contracts, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell *.md *.yml docs changelog.d src tools tests examples
+
+docs: setup ## build the documentation into build/docs, to be read offline
+	@$(PYTHON) tools/peers.py --cache $(CACHE) mkdocs
+	NO_MKDOCS_2_WARNING=1 $(CACHE)/bin/mkdocs build --strict --quiet
+	@echo "open build/docs/index.html"
 
 bench: setup ## measure; prints one table and writes bench-<time>.json
 	$(BIN)/python -m tests.bench $(BENCH)
 
 bench-compare: setup ## measure this tree and BASE=<commit> in turns; prints the ratios (BENCH="--only a,b --rounds 3")
 	$(BIN)/python tools/bench_compare.py $(BASE) $(BENCH)
+
+soak: setup peers ## random lives of volumes on our own drivers (DRIVERS="ebs efs", SOAK="--soak 10m --json soak.json")
+	$(BIN)/python -m tests.soak $(DRIVERS) $(SOAK)
 
 proto: setup ## generate the Python of all *.proto files
 	$(BIN)/python -m volplane.csi.proto
@@ -69,6 +81,9 @@ deploy: setup ## write deploy/kubernetes from the chart
 
 changelog: setup ## collect changelog.d into CHANGELOG.md for VERSION=x.y.z
 	$(BIN)/towncrier build --yes --version $(VERSION)
+
+dist: setup ## build packages, archives and the kubectl plugin into dist/ (DIST="--platform linux-amd64")
+	$(BIN)/python -m tools.dist $(DIST)
 
 lock: ## pin all dependencies, with hashes
 	$(BIN)/python tools/lock.py

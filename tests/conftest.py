@@ -43,6 +43,7 @@ pytest_collection_modifyitems = vm_tests.pytest_collection_modifyitems
 
 registry, private_registry = cri.registry, cri.private_registry
 containerd, own_containerd = cri.containerd, cri.own_containerd
+newer_containerd, own_newer_containerd = cri.newer_containerd, cri.own_newer_containerd
 
 # Everything that tests create is below this directory, so that leaks can be attributed to this worker.
 TEST_DIRECTORY = ""

@@ -2,9 +2,9 @@
 
     python tools/deploy.py
 
-The chart's templates use a small part of Helm's language (values, `if`, `with`, `toYaml`, `nindent`, `quote`,
-`default`), which is rendered here with the chart's default values; anything else is an error. If Helm is
-installed, a test compares the result with Helm's.
+The chart's templates use a small part of Helm's language (values, `if`, `if not`, `with`, `toYaml`,
+`nindent`, `quote`, `default`), which is rendered here with the chart's default values; anything else is an
+error. If Helm is installed, a test compares the result with Helm's.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def _block(
         if word == "end":
             return found, parts
         if word in ("if", "with"):
-            value = _value(rest, scope, dot)
+            negated = word == "if" and rest.startswith("not ")
+            value = _value(rest.removeprefix("not ") if negated else rest, scope, dot)
+            value = not value if negated else value
             inner, parts = _block(parts, scope, value if word == "with" else dot)
             found += inner if value else ""
         elif code:

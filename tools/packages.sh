@@ -23,8 +23,15 @@ need runc runc
 need crun crun
 need docker-registry docker-registry
 need busybox busybox-static
+need systemd-analyze systemd
+need newuidmap uidmap
 need nginx nginx
 need iptables iptables
+need dig bind9-dnsutils
+need chromium chromium
+need chromedriver chromium-driver
+fc-list 2>/dev/null | grep -q Inter || missing="$missing fonts-inter" # for the screenshots of the live page
+fc-list 2>/dev/null | grep -q JetBrains || missing="$missing fonts-jetbrains-mono"
 [ -x /usr/lib/cni/bridge ] || missing="$missing containernetworking-plugins"
 case $(uname -m) in x86_64) need qemu-system-x86_64 qemu-system-x86 ;; esac # for tools/debian_vm.py
 ls /usr/lib/*/libseccomp.so.2 /usr/lib*/libseccomp.so.2 2>/dev/null | grep -q . || missing="$missing libseccomp2"

@@ -113,6 +113,39 @@ func main() {
 \tselect {}
 }
 """
+# The leader election of CSI sidecars: `csi-elector KUBECONFIG NAMESPACE LOCK IDENTITY` says that it leads.
+CSI_ELECTOR = """package main
+
+import (
+\t"context"
+\t"os"
+\t"time"
+
+\t"github.com/kubernetes-csi/csi-lib-utils/leaderelection"
+\t"k8s.io/client-go/kubernetes"
+\t"k8s.io/client-go/tools/clientcmd"
+)
+
+func main() {
+\tconfig, err := clientcmd.BuildConfigFromFlags("", os.Args[1])
+\tif err != nil {
+\t\tpanic(err)
+\t}
+\telection := leaderelection.NewLeaderElection(
+\t\tkubernetes.NewForConfigOrDie(config), os.Args[3], func(ctx context.Context) {
+\t\t\tprintln("leading")
+\t\t\t<-ctx.Done()
+\t\t})
+\telection.WithNamespace(os.Args[2])
+\telection.WithIdentity(os.Args[4])
+\telection.WithLeaseDuration(4 * time.Second)
+\telection.WithRenewDeadline(3 * time.Second)
+\telection.WithRetryPeriod(time.Second)
+\tif err := election.Run(); err != nil {
+\t\tpanic(err)
+\t}
+}
+"""
 ROOT = Path(__file__).resolve().parents[1]
 GO_DRIVER = "tests/support/go_driver"
 
@@ -123,6 +156,12 @@ def _digest(directory: str) -> str:
     for file in sorted((ROOT / directory).iterdir()):
         found.update(file.name.encode() + b"\0" + file.read_bytes())
     return found.hexdigest()[:12]
+
+
+def _locked_version(name: str) -> str:
+    """The version in tools/<name>.lock, which `tools/lock.py` writes."""
+    lines = Path(__file__).with_name(f"{name}.lock").read_text().splitlines()
+    return next(line.split("==")[1].split()[0] for line in lines if line.startswith(f"{name}=="))
 
 
 SNAPSHOT_CLIENT = f"{CSI}/external-snapshotter/client/v8"
@@ -172,6 +211,7 @@ PEERS = (
             (f"{SNAPSHOT_CLIENT}@{SNAPSHOT_CLIENT_VERSION}", "config/crd"),
         ),
     ),
+    Peer("csi-elector", f"{CSI}/csi-lib-utils", "v0.24.0", main=CSI_ELECTOR),
     Peer(
         "kubectl",
         "k8s.io/kubectl",
@@ -206,11 +246,39 @@ PEERS = (
         optional=True,
     ),
     Peer(
+        "kube-apiserver",
+        "k8s.io/kubernetes",
+        f"v1.{KUBERNETES}",
+        "k8s.io/kubernetes/cmd/kube-apiserver",
+        variable="k8s.io/component-base/version.gitVersion",
+        staged=True,
+        optional=True,
+    ),
+    Peer(
+        "metrics-server",
+        "sigs.k8s.io/metrics-server",
+        "v0.9.0",
+        "./cmd/metrics-server",
+        variable="k8s.io/client-go/pkg/version.gitVersion",
+        deploy=(("", "manifests/base"),),
+        optional=True,
+    ),
+    Peer(
         "helm",
         "helm.sh/helm/v3",
         "v3.22.0",
         "./cmd/helm",
         variable="helm.sh/helm/v3/internal/version.version",
+        optional=True,
+    ),
+    Peer("act", "github.com/nektos/act", "v0.2.89", ".", optional=True),
+    Peer(
+        "aws-ebs-csi-driver",
+        "github.com/kubernetes-sigs/aws-ebs-csi-driver",
+        "v1.63.1",
+        "./cmd",
+        deploy=(("", "deploy/kubernetes"), ("", "charts")),
+        variable="github.com/kubernetes-sigs/aws-ebs-csi-driver/pkg/driver.driverVersion",
         optional=True,
     ),
     Peer(
@@ -228,6 +296,23 @@ PEERS = (
         main=OTLP_RECEIVER,
         optional=True,
     ),
+    # Debian's does not mount images as volumes.
+    Peer(
+        "containerd-2",
+        "github.com/containerd/containerd/v2",
+        "v2.4.2",
+        "./cmd/containerd",
+        variable="github.com/containerd/containerd/v2/version.Version",
+        optional=True,
+    ),
+    Peer(
+        "containerd-shim-runc-v2",
+        "github.com/containerd/containerd/v2",
+        "v2.4.2",
+        "./cmd/containerd-shim-runc-v2",
+        variable="github.com/containerd/containerd/v2/version.Version",
+        optional=True,
+    ),
     # Not upstream's: a driver in Go without any of our code, which passes all cases of `test-driver`.
     Peer(
         "directories-driver",
@@ -236,6 +321,9 @@ PEERS = (
         source=GO_DRIVER,
     ),
     Peer("moto_server", "moto", "5.2.5", lock="moto.lock"),
+    # What users install packages with, and what checks them.
+    *(Peer(name, name, _locked_version(name), lock=f"{name}.lock") for name in ("uv", "pipx", "twine")),
+    Peer("mkdocs", "mkdocs", _locked_version("mkdocs"), lock="mkdocs.lock"),  # make docs
     # Databases with manifests of other projects. Later versions of the first use a non-root image without
     # fsGroup, which cannot write to a new disk; later versions of the second have no database.
     Peer("postgresql-manifests", "github.com/tektoncd/results", "v0.4.0", deploy=(("", "config"),)),
@@ -419,13 +507,18 @@ def _keep_manifests(cache: Path, peer: Peer) -> None:
     with tempfile.TemporaryDirectory(prefix="manifests-", dir=cache) as place:
         for module, directory in peer.deploy:
             source = _download(module or f"{peer.module}@{peer.version}") / directory
-            found = [source] if source.is_file() else [f for f in source.rglob("*.yaml") if f.is_file()]
+            found = [source] if source.is_file() else _list_manifests(source)
             for file in found:
                 kept = Path(place) / "kept" / directory / file.relative_to(source)
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, kept)
         shutil.rmtree(manifests_path(cache, peer), ignore_errors=True)
         os.replace(f"{place}/kept", manifests_path(cache, peer))
+
+
+def _list_manifests(directory: Path) -> list[Path]:
+    """Manifests, and the templates of Helm charts."""
+    return [file for file in directory.rglob("*") if file.is_file() and file.suffix in (".yaml", ".tpl")]
 
 
 def _download(module: str) -> Path:

@@ -44,12 +44,22 @@ def _verbs() -> Iterator[str]:
         yield f"### `volplane {name}`"
         yield ""
         yield f"{about[0].upper()}{about[1:]}."
-        yield ""
-        yield "| flag | default | |"
-        yield "|---|---|---|"
-        for parameter in command.params:
-            if not getattr(parameter, "hidden", False):
-                yield _flag(parameter)
+        if isinstance(command, click.Group):
+            for inner, each in command.commands.items():
+                yield ""
+                yield f"`volplane {name} {inner}`: {each.get_short_help_str(100).lower()}"
+                yield from _flags(each)
+        else:
+            yield from _flags(command)
+
+
+def _flags(command: click.Command) -> Iterator[str]:
+    yield ""
+    yield "| flag | default | |"
+    yield "|---|---|---|"
+    for parameter in command.params:
+        if not getattr(parameter, "hidden", False):
+            yield _flag(parameter)
 
 
 def _flag(parameter: click.Parameter) -> str:

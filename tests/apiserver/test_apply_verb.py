@@ -123,7 +123,7 @@ async def test_invalid_apply_options_and_bodies_are_refused(served: Any) -> None
         assert (await apply(api, f"{MAPS}/a", uid)).status == 409
         twice = await apply(api, f"{MAPS}/a", b'{"apiVersion":"v1","kind":"ConfigMap","kind":"ConfigMap"}')
         assert twice.status == 400  # it has no name, but the warning is sent, too
-        assert any("duplicate" in w for w in twice.warnings)
+        assert any("already set in map" in w for w in twice.warnings)
 
 
 async def test_yaml_dry_run_and_stale_versions(served: Any) -> None:

@@ -203,13 +203,13 @@ async def test_a_server_without_etcd_is_not_ready(
     async with served(store=store) as api:
         path = "/api/v1/namespaces/default/configmaps"
         assert (await api.post(path, {"metadata": {"name": "a"}})).status == 201
-        monkeypatch.setattr("volplane.store.etcd.members.PATIENCE", 0.5)
+        monkeypatch.setattr("volplane.store.etcd.members.WAIT_TIMEOUT", 0.5)
         server.kill()
         answer = await api.get(f"{path}/a")
         assert (answer.status, answer.json["reason"]) == (500, "InternalError")
         assert "no etcd server answers" in answer.json["message"]
         async with api.watch(path) as watch:
             assert "no etcd server answers" in (await watch.next())["object"]["message"]
-        monkeypatch.setattr("volplane.store.etcd.members.PATIENCE", 10.0)
+        monkeypatch.setattr("volplane.store.etcd.members.WAIT_TIMEOUT", 10.0)
         server.start()
         assert (await api.get(f"{path}/a")).status == 200

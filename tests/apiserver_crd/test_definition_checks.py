@@ -372,11 +372,13 @@ def test_openapi_v2_omits_what_it_cannot_express() -> None:
             "pod": {"type": "object", EMBEDDED: True, "properties": {"spec": STRING}},
         },
     }
-    made = published_model(schema, meta, v2=True)["properties"]
+    common = {"apiVersion": STRING, "kind": STRING, "metadata": {"description": "d", **meta}}
+    made = published_model(schema, common, v2=True)["properties"]
     assert made["free"] == {PRESERVE: True}
     assert made["null"] == {}
     assert made["some"] == STRING
+    assert made["metadata"] == common["metadata"]
     assert made["pod"]["properties"]["metadata"] == meta
     assert made["pod"]["required"] == ["kind", "apiVersion"]
-    assert published_model({"type": "object", PRESERVE: True}, meta, v2=True) == {"type": "object"}
-    assert published_model(schema, meta, v2=False)["properties"]["null"]["nullable"] is True
+    assert published_model({"type": "object", PRESERVE: True}, common, v2=True) == {"type": "object"}
+    assert published_model(schema, common, v2=False)["properties"]["null"]["nullable"] is True

@@ -1,5 +1,6 @@
 """Discovery and OpenAPI as clients read them, from the registry of the running server."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -212,6 +213,22 @@ async def test_every_reference_resolves(registry: Registry) -> None:
         schemas = body(answer)["components"]["schemas"]
         found = set(_references(body(answer)))
         assert {r.removeprefix("#/components/schemas/") for r in found} <= set(schemas)
+
+
+async def test_documents_have_no_empty_parts(registry: Registry) -> None:
+    """Go reads a document and writes the same one: it does not write empty lists and maps."""
+    roots = body(await openapi.handle(registry, ask("/openapi/v3")))["paths"]
+    for path in ["/openapi/v2", *(f"/openapi/v3/{name}" for name in roots)]:
+        document = body(await openapi.handle(registry, ask(path)))
+        assert list(_empty_parts(document)) == []
+
+
+def _empty_parts(value: Any, path: str = "") -> Iterator[str]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        if part in ({}, []) and key != "schema":
+            yield f"{path}/{key}"
+        yield from _empty_parts(part, f"{path}/{key}")
 
 
 def _references(value: Any) -> Any:

@@ -18,7 +18,10 @@ from volplane.apiserver import strategies
 from volplane.apiserver.defaults import pull_policy
 from volplane.apiserver.strategies.pods import PodStrategy, qos_class
 from volplane.apiserver.strategies.pods.admission import TolerationSeconds
+from volplane.apiserver.strategies.pods.stop_signals import STOP_SIGNALS
 from volplane.apiserver.strategy import ApiCall, RequestUser
+from volplane.node.containers.cri import v1
+from volplane.node.containers.cri.container_config import make_signal
 
 KIND = kinds.of(Pod)
 RULES = strategies.of(KIND)
@@ -68,6 +71,24 @@ def test_the_divisor_is_always_written() -> None:
     [variable], [volume] = made.containers[0].env, made.volumes
     assert wire(variable.value_from) == {"resourceFieldRef": {**limit, "divisor": "0"}}
     assert wire(volume.downward_api)["items"][0]["resourceFieldRef"] == {**limit, "divisor": "0"}
+
+
+def test_every_stop_signal_of_the_api_is_one_of_a_runtime() -> None:
+    assert len(STOP_SIGNALS["linux"]) == 65
+    assert all(make_signal(name) for name in STOP_SIGNALS["linux"])
+    for name in STOP_SIGNALS["linux"]:
+        made = pod({"name": "c", "image": "i", "lifecycle": {"stopSignal": name}}, os={"name": "linux"})
+        assert problems(made) == []
+    assert make_signal("SIGNONE") == make_signal("") == v1.RUNTIME_DEFAULT
+
+
+def test_a_template_may_leave_the_image_of_a_volume_open() -> None:
+    volumes = [{"name": "v", "image": {"reference": "", "pullPolicy": "Always"}}]
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}], "volumes": volumes},
+    }
+    assert problems(workload(Deployment, template=template)) == []
 
 
 def test_the_defaults_of_a_pod() -> None:
@@ -379,6 +400,31 @@ SPECS: dict[str, tuple[Pod, list[str]]] = {
         [
             'spec.volumes[0].flexVolume.options[X.Kubernetes.io/a]: Invalid value: "X.Kubernetes.io/a": '
             "kubernetes.io and k8s.io namespaces are reserved"
+        ],
+    ),
+    "an image volume without an image": (
+        pod(volumes=[{"name": "v", "image": {"reference": ""}}]),
+        ["spec.volumes[0].image.reference: Required value"],
+    ),
+    "a pull policy of an image volume": (
+        pod(volumes=[{"name": "v", "image": {"reference": "a", "pullPolicy": "Sometimes"}}]),
+        [
+            'spec.volumes[0].image.pullPolicy: Unsupported value: "Sometimes": '
+            'supported values: "Always", "IfNotPresent", "Never"'
+        ],
+    ),
+    "a stop signal without an operating system": (
+        pod(c(lifecycle={"stopSignal": "SIGUSR1"})),
+        [
+            "spec.containers[0].lifecycle.stopSignal: Forbidden: "
+            "may not be set for containers with empty `spec.os.name`"
+        ],
+    ),
+    "a stop signal of another operating system": (
+        pod(c(lifecycle={"stopSignal": "SIGUSR1"}), os={"name": "windows"}),
+        [
+            'spec.containers[0].lifecycle.stopSignal: Unsupported value: "SIGUSR1": '
+            'supported values: "SIGKILL", "SIGTERM"'
         ],
     ),
     "no claim name": (

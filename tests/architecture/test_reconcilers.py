@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import volplane.controllers
+import volplane.node.services
 import volplane.node.volume_manager
 import volplane.scheduler
 import volplane.sidecars
@@ -27,7 +28,13 @@ from volplane.loops.controller import Controller
 
 AnyController = type[Controller[Any, Any, Any]]
 
-ROOMS = (volplane.controllers, volplane.node.volume_manager, volplane.sidecars, volplane.scheduler)
+ROOMS = (
+    volplane.controllers,
+    volplane.node.services,
+    volplane.node.volume_manager,
+    volplane.sidecars,
+    volplane.scheduler,
+)
 SETTINGS = ("workers", "backoff", "resync")  # passed to `super().__init__`, never assigned
 PORTS = ("client", "queue", "events", "volumes_attached")  # to which a controller writes
 MUTATORS = frozenset(

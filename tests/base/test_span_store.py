@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -166,3 +168,50 @@ def test_a_span_in_progress_is_not_cut_off(tmp_path: Path) -> None:
         assert not begun.is_cut_off
     assert [found.span.step for found in reader.read()] == ["NodeStageVolume"]
     assert reader.in_progress() == []
+
+
+def record_by_turns(directory: Path) -> tuple[SpanRecorder, list[Callable[[], None]]]:
+    """A recorder as in an event loop, and what it has scheduled for the end of the turn."""
+    scheduled: list[Callable[[], None]] = []
+    recorder = SpanRecorder(directory, "up", max_size=1 << 20, max_age=60.0, schedule=scheduled.append)
+    recorded = trace.start()
+    recorded.sinks.append(recorder.write)
+    recorded.index.learn("pvc/default/a", (A,))
+    return recorder, scheduled
+
+
+def test_spans_of_one_turn_of_the_loop_are_written_together(tmp_path: Path) -> None:
+    _, scheduled = record_by_turns(tmp_path)
+    for step in ("first", "second"):
+        with trace.span("kubelet", step, "pvc/default/a"):
+            pass
+    assert not SpanReader(tmp_path).read()
+    (write_all,) = scheduled
+    write_all()
+    assert [stored.span.step for stored in SpanReader(tmp_path).read()] == ["first", "second"]
+
+
+def test_a_span_of_another_thread_is_written_at_once_after_those_that_wait(tmp_path: Path) -> None:
+    recorder, _ = record_by_turns(tmp_path)
+    recorded = trace.current()
+    assert recorded is not None
+    with recorded.span("kubelet", "waits", "pvc/default/a"):
+        pass
+
+    def mount() -> None:
+        with recorded.span("host", "mount", "pvc/default/a"):
+            pass
+
+    thread = threading.Thread(target=mount)
+    thread.start()
+    thread.join()
+    assert [stored.span.step for stored in SpanReader(tmp_path).read()] == ["waits", "mount"]
+    recorder.close()
+    assert len(SpanReader(tmp_path).read()) == 2
+
+
+def test_what_waits_is_written_when_the_recorder_is_closed(tmp_path: Path) -> None:
+    recorder, _ = record_by_turns(tmp_path)
+    trace.mark("kubelet", "step", "pvc/default/a")
+    recorder.close()
+    assert len(SpanReader(tmp_path).read()) == 1

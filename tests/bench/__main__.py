@@ -31,12 +31,13 @@ from tests.bench import (
     pods,
     scheduler_throughput,
     startup,
+    verbs,
 )
 from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure, document, machine, table
 from tests.support.cri.containerd import NEEDED
 
-KEYS = "abcdefghijkl"
+KEYS = "abcdefghijklm"
 
 
 class Sizes:
@@ -79,6 +80,10 @@ async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits, tables: Tab
     if set(only) & set("abcdgi"):
         async with ClusterProcess(nodes) as running:
             figures += await _on_one(running, only, sizes, waits)
+    if "m" in only:
+        _say("m: verbs that look at a cluster")
+        async with ClusterProcess(1) as running:
+            figures += await verbs.measure(running, sizes.starts)
     if "i" in only:
         figures += await claim_burst.alone(sizes.burst)
     if "l" in only:
@@ -131,7 +136,7 @@ def _say(text: str) -> None:
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h,i,j,k,l")
+    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h,i,j,k,l,m")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
     chosen = parser.parse_args(given)

@@ -60,6 +60,10 @@ class Machine:
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
+    yield from make_machine()
+
+
+def make_machine() -> Iterator[Machine]:
     with tempfile.TemporaryDirectory(prefix="vp-") as home:
         made = Machine(Path(home))
         yield made

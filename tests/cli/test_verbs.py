@@ -31,12 +31,12 @@ def test_what_a_verb_loads_stays_and_garbage_is_looked_for_again() -> None:
 def test_every_option_says_what_it_is_and_how_it_is_typed(verb: str) -> None:
     command = volplane.get_command(click.Context(volplane), verb)
     assert command is not None
-    context = click.Context(command, info_name=verb)
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and not parameter.hidden:
-            shown = parameter.get_help_record(context)
-            assert shown is not None
-            assert shown[1], f"--{parameter.name} has no help text"
-            assert not re.search(r"\b(TEXT|STR|INT|INTEGER|FLOAT|BOOL|BOOLEAN|TUPLE|MAPPING)\b", shown[0]), (
-                shown[0]
-            )
+    for each in command.commands.values() if isinstance(command, click.Group) else [command]:
+        context = click.Context(each, info_name=verb)
+        for parameter in each.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                shown = parameter.get_help_record(context)
+                assert shown is not None
+                assert shown[1], f"--{parameter.name} has no help text"
+                types = r"\b(TEXT|STR|INT|INTEGER|FLOAT|BOOL|BOOLEAN|TUPLE|MAPPING)\b"
+                assert not re.search(types, shown[0]), shown[0]

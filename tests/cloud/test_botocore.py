@@ -146,7 +146,7 @@ async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
         assert_refused("InvalidSnapshot.NotFound", create, SnapshotId="snap-00000000")
         assert_refused("InvalidParameterValue", create, SnapshotId="nonsense")
         assert_refused("MissingParameter", ec2.create_volume, AvailabilityZone=ZONE)
-        assert_refused("UnsupportedOperation", create, MultiAttachEnabled=True)
+        assert_refused("InvalidParameterCombination", create, MultiAttachEnabled=True)
         assert_refused("InvalidVolume.NotFound", ec2.delete_volume, VolumeId="vol-00000000")
         assert_refused("InvalidVolume.NotFound", ec2.create_snapshot, VolumeId="vol-00000000")
         assert_refused("InvalidVolume.NotFound", ec2.copy_volumes, SourceVolumeId="vol-00000000")

@@ -85,7 +85,7 @@ def test_a_volume_is_read_back_by_botocore() -> None:
         state=VolumeState.IN_USE,
         created="2026-11-15T19:00:00.000000Z",
         tags={"quote": '<a & "b">'},
-        attachment=held,
+        attachments=(held,),
     )
     body = xml.answer(
         "DescribeVolumes", "req-1", {"volumeSet": [xml_views.volume(volume)], "nextToken": None}

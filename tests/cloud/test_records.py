@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from volplane.cloud import records as keeping
-from volplane.cloud.model import CloudVolume, VolumeShape, VolumeState
+from volplane.cloud.model import AttachmentState, CloudAttachment, CloudVolume, VolumeShape, VolumeState
 from volplane.cloud.records import EVENT_WINDOW, CloudRecords
 from volplane.store import StoreFull
 from volplane.store.memory import MemoryStore
@@ -95,6 +95,24 @@ async def test_a_volume_that_is_only_shown_leaves_nothing_in_the_store() -> None
     assert records.is_new  # what is only shown would be lost
     await records.delete_volume(volume)
     assert (records.volumes, records.granted, store.revision) == ({}, 0, 0)
+
+
+async def test_an_attachment_that_an_earlier_version_stored_is_kept() -> None:
+    store = MemoryStore()
+    await store.create(
+        "/cloud/volumes/vol-1",
+        b'{"id":"vol-1","zone":"us-east-1a","shape":{"size":1},"state":"in-use","used":true,'
+        b'"attachment":{"instance":"i-1","device":"/dev/xvdba","state":"attached"}}',
+    )
+    records = CloudRecords(store)
+    await records.load()
+    held = CloudAttachment("i-1", "/dev/xvdba", AttachmentState.ATTACHED)
+    assert records.volumes["vol-1"].attachments == (held,)
+    await records.put_volume(records.volumes["vol-1"])
+    again = CloudRecords(store)
+    await again.load()
+    assert again.volumes == records.volumes
+    assert [v.id for v in again.attached_to("i-1")] == ["vol-1"]
 
 
 class FailingStore(MemoryStore):

@@ -50,7 +50,7 @@ def volume(
         "us-east-1a",
         VolumeShape(1),
         state,
-        attachment=attachment,
+        attachments=(attachment,) if attachment else (),
         used=used,
         lost=lost,
         id_returned=id_returned,
@@ -76,10 +76,19 @@ A, V = AttachmentState, VolumeState
         (volume(V.CREATING), True, False, [DeleteDisk()]),
         (volume(V.DELETING), True, True, [UnbindDisk(), DeleteDisk()]),
         (volume(V.DELETING), False, False, [DeleteDisk()]),
-        (volume(V.IN_USE, A.ATTACHING, used=True), True, False, [AttachDisk()]),
-        (volume(V.IN_USE, A.ATTACHED, used=True), True, True, [AttachDisk()]),
-        (volume(V.IN_USE, A.DETACHING, used=True), True, True, [DetachDisk()]),
-        (volume(V.IN_USE, A.DETACHING, used=True), True, False, [DetachDisk()]),
+        (volume(V.IN_USE, A.ATTACHING, used=True), True, False, [AttachDisk("i-1")]),
+        (volume(V.IN_USE, A.ATTACHED, used=True), True, True, [AttachDisk("i-1")]),
+        (volume(V.IN_USE, A.DETACHING, used=True), True, True, [DetachDisk("i-1")]),
+        (volume(V.IN_USE, A.DETACHING, used=True), True, False, [DetachDisk("i-1")]),
+        # Of several instances: the others have the disk again before one leaves it.
+        (
+            volume(V.IN_USE, A.DETACHING, used=True).with_attachment(
+                CloudAttachment("i-2", "/dev/xvdba", A.ATTACHED)
+            ),
+            True,
+            False,
+            [AttachDisk("i-2"), DetachDisk("i-1")],
+        ),
     ],
 )
 def test_every_half_done_operation_has_an_end(
@@ -121,6 +130,7 @@ def test_every_half_done_snapshot_has_an_end(
         (VolumeShape(500, "gp2"), VolumeShape(500, "gp2", 1500, 0)),
         (VolumeShape(10, "io2", 5000), VolumeShape(10, "io2", 5000, 0)),
         (VolumeShape(125, "st1"), VolumeShape(125, "st1", 0, 0)),
+        (VolumeShape(4, "io1", 100, multi_attach=True), VolumeShape(4, "io1", 100, multi_attach=True)),
     ],
 )
 def test_types_fill_in_their_defaults(shape: VolumeShape, expected: VolumeShape) -> None:
@@ -140,6 +150,7 @@ def test_types_fill_in_their_defaults(shape: VolumeShape, expected: VolumeShape)
         (VolumeShape(100, "gp3", 3000, 1000), "InvalidParameterValue"),
         (VolumeShape(125, "st1", 100), "InvalidParameterCombination"),
         (VolumeShape(4, "io2", 100, 125), "InvalidParameterCombination"),
+        (VolumeShape(4, "gp3", multi_attach=True), "InvalidParameterCombination"),
     ],
 )
 def test_shapes_that_no_type_has(shape: VolumeShape, code: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import string
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -75,10 +76,11 @@ async def test_a_disk_is_made_attached_moved_and_removed(tmp_path: Path) -> None
             device = os.readlink(link)
             assert backing(device) == str(file)
             stable = "nvme-Amazon_Elastic_Block_Store_" + volume.id.replace("-", "")
-            assert os.readlink(tmp_path / f"n{node[-1]}" / "disk/by-id" / stable) == device
+            names = (f"disk/by-id/{stable}", "nvme52n1")
+            assert [os.readlink(tmp_path / f"n{node[-1]}" / name) for name in names] == [device] * 2
             done = await service.detach(volume.id, node)
             assert done.state is AttachmentState.DETACHED
-            assert not is_there(link)
+            assert not any(is_there(link.parent / name) for name in (*names, link.name))
             assert service.volume(volume.id).state is VolumeState.AVAILABLE
         await service.delete(volume.id)
         assert os.listdir(tmp_path / "disks") == []
@@ -184,7 +186,7 @@ async def test_a_mounted_disk_is_not_detached(tmp_path: Path) -> None:
         text = await assert_refused("VolumeInUse", service.detach(volume.id, "i-1"))
         assert str(point) in text
         assert os.readlink(tmp_path / "n1" / "xvdba") == device
-        held = service.volume(volume.id).attachment
+        held = service.volume(volume.id).find_attachment("i-1")
         assert held is not None
         assert held.state is AttachmentState.ATTACHED
         await host.unmount(str(point))
@@ -278,7 +280,7 @@ async def test_a_clean_stop_releases_loop_devices_and_a_start_binds_them_again(t
         await service.attach(volume.id, "i-1", "/dev/xvdba")
     assert not is_there(tmp_path / "n1" / "xvdba")
     async with cloud(tmp_path, store) as service:
-        held = service.volume(volume.id).attachment
+        held = service.volume(volume.id).find_attachment("i-1")
         assert held is not None
         assert held.state is AttachmentState.ATTACHED
         device = os.readlink(tmp_path / "n1" / "xvdba")
@@ -304,7 +306,7 @@ async def test_a_killed_service_is_finished_by_the_next(
         volume = await service.create(REQUEST)
         if volume.state is VolumeState.AVAILABLE:
             await service.attach(volume.id, "i-1", "/dev/xvdba")
-        if service.volume(volume.id).attachment:
+        if service.volume(volume.id).attachments:
             await service.detach(volume.id, "i-1")
         await service.delete(volume.id)
 
@@ -322,7 +324,7 @@ async def test_a_killed_service_is_finished_by_the_next(
         moving = {AttachmentState.ATTACHING, AttachmentState.DETACHING}
         for volume in service.records.volumes.values():
             assert volume.state not in unfinished
-            assert not volume.attachment or volume.attachment.state not in moving
+            assert not {a.state for a in volume.attachments} & moving
         files = {f.removesuffix(".img") for f in os.listdir(tmp_path / "disks")}
         assert files == set(service.records.volumes)
         await use_volume(service)
@@ -340,11 +342,11 @@ async def test_a_disk_of_an_instance_without_a_record_does_not_keep_the_service_
         for volume, state in ((leaving, AttachmentState.DETACHING), (attached, AttachmentState.ATTACHED)):
             on_missing = CloudAttachment("i-9", "/dev/xvdba", state)
             await service.records.put_volume(
-                replace(volume, state=VolumeState.IN_USE, attachment=on_missing, used=True)
+                replace(volume, state=VolumeState.IN_USE, attachments=(on_missing,), used=True)
             )
     async with cloud(tmp_path, store) as service:
         found = service.volume(leaving.id)
-        assert (found.state, found.attachment) == (VolumeState.AVAILABLE, None)
+        assert (found.state, found.attachments) == (VolumeState.AVAILABLE, ())
         assert service.volume(attached.id).state is VolumeState.IN_USE
 
 
@@ -413,7 +415,7 @@ async def test_a_disk_whose_file_is_short_or_gone_is_an_error_until_it_is_back(t
     async with cloud(tmp_path, store) as service:
         assert [service.volume(v.id).state for v in (missing, short, fine)] == ["error", "error", "in-use"]
         links = {link.name for link in (tmp_path / "n1").iterdir() if link.is_symlink()}
-        assert links == {"xvdbc"}
+        assert links == {"xvdbc", "nvme54n1"}
         await service.detach(missing.id, "i-1")
         assert "is 'error'" in await assert_refused(
             "IncorrectState", service.attach(missing.id, "i-1", "/dev/xvdba")
@@ -452,7 +454,13 @@ def test_a_record_survives_its_json(tmp_path: Path) -> None:
 
     held = CloudAttachment("i-1", "/dev/xvdba", AttachmentState.ATTACHED, "now")
     volume = CloudVolume(
-        "vol-1", ZONE, VolumeShape(1, "gp3"), VolumeState.IN_USE, attachment=held, tags={"a": "b"}, used=True
+        "vol-1",
+        ZONE,
+        VolumeShape(1, "gp3"),
+        VolumeState.IN_USE,
+        attachments=(held,),
+        tags={"a": "b"},
+        used=True,
     )
     assert msgspec.json.decode(msgspec.json.encode(volume), type=CloudVolume) == volume
 
@@ -473,3 +481,11 @@ def test_a_disk_that_is_deleted_while_disks_are_counted_is_left_out(
 
     monkeypatch.setattr(os, "scandir", delete_one)
     assert disks._count_written_bytes(str(tmp_path)) == (tmp_path / "kept.img").stat().st_blocks * 512
+
+
+def test_names_of_disks_on_an_instance_never_meet() -> None:
+    letters = string.ascii_lowercase
+    names = [f"xvd{a}{b}" for a in letters for b in ("", *letters)]
+    found = [name for one in names for name in disks.nvme_names(one)]
+    assert len(found) == len(set(found)) == len(names) - 1  # the root disk has none of ours
+    assert disks.nvme_names("xvda") == disks.nvme_names("loop7") == ()

@@ -240,7 +240,8 @@ async def test_a_long_copy_answers_pending_and_goes_on(
         assert not deleting.done()  # its file is still being read
         go.set()
         await deleting
-        assert service.snapshots.get(snapshot.id).state is SnapshotState.COMPLETED
+        # The source may be deleted as soon as it is read; the snapshot's record is written after that.
+        await wait_until(lambda: service.snapshots.get(snapshot.id).state is SnapshotState.COMPLETED)
         restored = await service.create(CloudVolumeRequest(ZONE, VolumeShape(0, "gp3"), snapshot=snapshot.id))
         assert restored.state is VolumeState.CREATING
         await wait_until(lambda: service.volume(restored.id).state is VolumeState.AVAILABLE)

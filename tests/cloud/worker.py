@@ -147,7 +147,7 @@ class Checker:
             return
         file = f"{self.directory}/disks/{volume.id}.img"
         assert (volume.shape.size, os.path.getsize(file)) == (known["size"], known["size"] * GIB)
-        held = volume.attachment
+        held = next(iter(volume.attachments), None)
         assert (held.device if held else "") == known["where"], f"{token}: {volume} but {known}"
         assert volume.state is (VolumeState.IN_USE if held else VolumeState.AVAILABLE)
         assert (file in self.loops) == bool(held), f"{token}: bound {file in self.loops}, {volume}"
@@ -165,7 +165,7 @@ class Checker:
             case "delete":
                 return volume is None
             case "attach" | "detach":
-                return bool(bool(volume.attachment) == (unsure["op"] == "attach"))
+                return bool(bool(volume.attachments) == (unsure["op"] == "attach"))
             case "grow":
                 return bool(volume.shape.size == unsure["size"])
             case "write":

@@ -142,3 +142,21 @@ def test_the_sources_of_editable_installs_are_brought(tmp_path: Path) -> None:
     program = environment / "bin" / "python"
     program.symlink_to("/usr/bin/env")
     assert host_paths.hidden_paths(Command((str(program),))) == (str(sources), str(environment))
+
+
+def test_a_program_that_a_script_starts_is_visible_by_a_link(tmp_path: Path) -> None:
+    program, link = tmp_path / "versions" / "driver-1.0", tmp_path / "bin" / "driver"
+    for path in (program, link):
+        path.parent.mkdir()
+    program.touch()
+    link.symlink_to(program)
+    wanted = host_paths.hidden_paths(Command(("/bin/sh", "run.sh", str(link))))
+    assert wanted == (str(link.parent), str(program.parent))
+
+
+def test_a_python_of_an_environment_that_a_script_starts_is_visible(tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    assert host_paths.hidden_paths(Command(("/bin/sh", "run.sh", str(python)))) == (str(tmp_path / "venv"),)

@@ -10,6 +10,7 @@ import yaml
 from tests.support import peers
 from volplane.cluster import external_driver, user_drivers
 from volplane.cluster.external_driver import Command, ExternalDriver, InvalidDriver
+from volplane.cluster.external_driver.model import DiscoveredDriver, ImageCommand
 
 IMAGE = "registry.example.com/driver"
 PROGRAM = Command(("/opt/driver",), {"OWN": "1"}, "/opt")
@@ -250,3 +251,53 @@ def test_a_variable_of_the_author_comes_after_those_that_it_refers_to() -> None:
     names = [one["name"] for one in env]
     assert names.index("CSI_SOCKET") < names.index("CSI_ENDPOINT")
     assert names.count("CSI_ENDPOINT") == 1
+
+
+# --- in its own image
+
+OWN = NODE.replace("volumeMounts: [", "securityContext: {privileged: true}, volumeMounts: [").replace(
+    "{name: data, mountPath: /data}",
+    "{name: data, mountPath: /data}, {name: dev, mountPath: /d},"
+    " {name: pods, mountPath: /var/lib/kubelet/pods}",
+)
+OWN = OWN.replace(
+    "{name: data, hostPath: {path: /var/lib/x}}",
+    "{name: data, hostPath: {path: /var/lib/x}}, {name: dev, hostPath: {path: /dev}},"
+    " {name: pods, hostPath: {path: /var/lib/kubelet/pods}}",
+)
+
+
+def read_own(text: str) -> ExternalDriver:
+    return external_driver.from_manifests(list(yaml.safe_load_all(text)), {IMAGE: Command(())})
+
+
+def test_an_image_keeps_its_paths_and_gets_directories_there() -> None:
+    node = read_own(OWN).node
+    assert node is not None
+    assert node.container == ImageCommand(
+        f"{IMAGE}:v1", ("/bin/driver", "node"), True, {"/data": "data"}, {"/d": "/dev"}
+    )
+    assert node.argv == (
+        "--endpoint=unix://${CSI_SOCKET}",
+        "--id=${NODE_ID}",
+        "--price=5$$",
+        "--state=/data/x",
+    )
+    assert read_own(OWN).runs_images
+    assert not external_driver.from_command("/bin/true").runs_images
+
+
+def test_an_image_is_deployed_as_its_author_describes_it() -> None:
+    facts = DiscoveredDriver(name="x.example.com", plugin=frozenset(), node_id="worker-1")
+    (workload,) = (
+        o for o in external_driver.build_manifests(read_own(OWN), facts) if type(o).__name__ == "DaemonSet"
+    )
+    spec = workload.spec.template.spec  # type: ignore[attr-defined]
+    driver = next(c for c in spec.containers if c.name == "driver")
+    assert (driver.image, driver.command) == (f"{IMAGE}:v1", ("/bin/driver", "node"))
+    assert driver.args[0] == "--endpoint=unix://$(CSI_SOCKET)"
+    places = {mount.mount_path: mount.name for mount in driver.volume_mounts}
+    sources = {volume.name: volume.host_path.path for volume in spec.volumes if volume.host_path}
+    assert sources[places["/data"]] == "/var/lib/kubelet/csi-data/x.example.com/data"
+    assert sources[places["/d"]] == "/dev"
+    assert places["/var/lib/kubelet"] == "kubelet"

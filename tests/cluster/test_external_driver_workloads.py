@@ -309,7 +309,7 @@ def test_flags_of_the_authors_manifests_replace_the_defaults() -> None:
     )
     found = containers(own, Deployment)
     assert list(found["csi-provisioner"].args)[1:] == ["--timeout=90s"]
-    assert list(found["csi-snapshotter"].args)[1:] == ["--extra-create-metadata"]
+    assert list(found["csi-snapshotter"].args)[1:] == []
 
 
 @pytest.mark.parametrize(("given", "published"), [(("--enable-capacity",), True), ((), False)])

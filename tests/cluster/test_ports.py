@@ -12,7 +12,8 @@ from volplane.cluster.data_directory import DataDirectory
 
 
 def ports(made: data_directory.SavedCluster) -> list[int]:
-    return [made.port, made.cloud_port, made.controller_manager_port, *made.kubelet_ports.values()]
+    nodes = [*made.kubelet_ports.values(), *made.metadata_ports.values()]
+    return [made.port, made.cloud_port, made.controller_manager_port, *nodes]
 
 
 def test_clusters_that_start_at_the_same_time_choose_different_ports(
@@ -25,7 +26,7 @@ def test_clusters_that_start_at_the_same_time_choose_different_ports(
     places = [DataDirectory(tmp_path / name) for name in "abc"]
     try:
         one, other = (ports(place.prepare_ports_and_keys(nodes=2)) for place in places[:2])
-        assert len({*one, *other}) == 10
+        assert len({*one, *other}) == 14
         places[0].release()
         released = iter(one)
         monkeypatch.setattr(data_directory, "free_port", lambda: next(released))

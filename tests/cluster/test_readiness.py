@@ -28,7 +28,7 @@ def make_cluster(directory: Path, **sidecars: tuple[str, ...]) -> Cluster:
 async def test_a_sidecar_that_ends_again_and_again_is_reported(
     sidecar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "PATIENCE", 8.0)
+    monkeypatch.setattr(readiness, "WAIT_TIMEOUT", 8.0)
     async with make_cluster(tmp_path / "c", **{sidecar: ("--no-such-flag",)}) as cluster:
         with pytest.raises(ClusterNotReady, match=r"(?s)container \S+ of pod \S+: .*no-such-flag"):
             await cluster.wait_ready()

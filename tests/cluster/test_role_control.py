@@ -7,6 +7,7 @@ from pathlib import Path
 
 from volplane.cluster.role_control import (
     CRASH,
+    PAGE,
     START,
     RoleAnswer,
     RoleCannotChange,
@@ -34,6 +35,21 @@ class SlowCluster:
         if role != "node/a":
             raise RoleCannotChange(f"no role {role}")
         return "starting"
+
+    async def issue_page_link(self) -> str:
+        if not self.calls:
+            raise RoleCannotChange("this cluster serves no live page")
+        return "http://127.0.0.1:1/?token=x"
+
+
+async def test_a_new_address_of_the_live_page_is_given_or_refused(tmp_path: Path) -> None:
+    path, cluster = str(tmp_path / "control"), SlowCluster()
+    async with serve_role_control(path, cluster):
+        refused = await request_role_change(path, RoleRequest(PAGE))
+        assert (refused.failed, refused.message) == (True, "this cluster serves no live page")
+        cluster.calls.append("has a page")
+        given = await request_role_change(path, RoleRequest(PAGE))
+        assert (given.failed, given.message) == (False, "http://127.0.0.1:1/?token=x")
 
 
 async def test_a_node_starts_only_after_its_crash_has_ended(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import click
 import pytest
 
 from volplane.cli.driver_options import (
@@ -14,9 +15,12 @@ from volplane.cli.driver_options import (
     resolve_user_drivers,
 )
 from volplane.cli.error import CommandError
+from volplane.cli.options import options
+from volplane.cli.runtime_options import resolve_runtime
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.errors import UnusableDataDirectory
-from volplane.cluster.saved_options import SavedOptions, load_options, save_options
+from volplane.cluster.saved_options import SavedOptions, SavedRuntime, load_options, save_options
+from volplane.cluster.single_process import ClusterOptions, options_to_save
 from volplane.cluster.user_drivers import BadManifest, UserDrivers
 from volplane.node.image_overrides import ImageOverride
 
@@ -129,3 +133,66 @@ def test_an_image_that_no_manifest_has_is_told() -> None:
         " they have registry.example.com:5000/driver:v1"
     ]
     assert list(find_unused_images(UserDrivers(images=images))) == []
+
+
+# --- the container runtime
+
+ENDPOINT = "unix:///run/some.sock"
+
+
+def resolve(layout: DataDirectory, *words: str) -> tuple[ClusterOptions, SavedRuntime]:
+    """What `up` makes of its command line on this directory."""
+    found: list[tuple[ClusterOptions, SavedRuntime]] = []
+
+    @click.command()
+    @options(ClusterOptions)
+    @click.pass_context
+    def verb(context: click.Context, settings: ClusterOptions) -> None:
+        found.append(resolve_runtime(settings, context))
+
+    verb.main([f"--data-dir={layout.directory}", *words], standalone_mode=False)
+    return found[0]
+
+
+def save_runtime(layout: DataDirectory, *words: str) -> None:
+    settings, _ = resolve(layout, *words)
+    with save_options(layout, options_to_save(UserDrivers(), settings)):
+        pass
+
+
+def test_the_runtime_of_the_last_start_is_used_again(layout: DataDirectory) -> None:
+    assert resolve(layout)[0].container_runtime_endpoint == ""
+    given = ("--nodes=3", "--node=worker-2=process", f"--image-service-endpoint={ENDPOINT}2")
+    save_runtime(layout, f"--container-runtime-endpoint={ENDPOINT}", *given)
+    settings, used = resolve(layout, "--nodes=3")
+    assert settings.container_runtime_endpoint == ENDPOINT
+    assert settings.image_service_endpoint == f"{ENDPOINT}2"
+    kinds = {"worker-1": "cri", "worker-2": "process", "worker-3": "cri"}
+    assert settings.node == kinds
+    assert list(used.command_words()) == [
+        f"--container-runtime-endpoint {ENDPOINT}",
+        f"--image-service-endpoint {ENDPOINT}2",
+        *(f"--node {name}={kind}" for name, kind in kinds.items()),
+    ]
+    # Drivers that are given do not make it forgotten, and it is not one of theirs.
+    assert not load_user_drivers(collect_options(drivers=["d.yaml"])).options.runtime.endpoint
+    drivers, again = resolve_user_drivers(str(layout.directory))
+    assert not again
+    assert not drivers.options
+
+
+def test_nodes_that_are_gone_do_not_change_how_the_others_run(layout: DataDirectory) -> None:
+    save_runtime(layout, f"--container-runtime-endpoint={ENDPOINT}", "--nodes=2", "--node=worker-2=cri")
+    settings, _ = resolve(layout, "--nodes=1")
+    assert settings.node == {"worker-1": "process"}
+    assert resolve(layout, "--nodes=2", "--node=worker-2=process")[0].node == {"worker-2": "process"}
+
+
+def test_an_empty_endpoint_goes_back_to_processes(layout: DataDirectory) -> None:
+    save_runtime(layout, f"--container-runtime-endpoint={ENDPOINT}")
+    settings, used = resolve(layout, "--container-runtime-endpoint=")
+    assert (settings.container_runtime_endpoint, used) == ("", SavedRuntime())
+    save_runtime(layout, "--container-runtime-endpoint=")
+    assert resolve(layout)[0].container_runtime_endpoint == ""
+    other = resolve(layout, f"--container-runtime-endpoint={ENDPOINT}")[0]
+    assert other.container_runtime_endpoint == ENDPOINT

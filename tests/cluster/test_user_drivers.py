@@ -12,11 +12,16 @@ from volplane.base.settings import parse
 from volplane.cluster import user_drivers
 from volplane.cluster.builtin_images import UNUSED, BuiltinImages
 from volplane.cluster.readiness import WorkloadRef
+from volplane.cluster.sidecar_roles import find_grants
 from volplane.cluster.user_drivers import BadImage, BadManifest, DiscoveredDrivers, UserDrivers
 from volplane.node.containers.task import TaskContext
 from volplane.node.image_overrides import ImageOverride, ImageOverrides, image_repository
-from volplane.sidecars import attacher, liveness, provisioner, registrar, resizer, snapshotter
+from volplane.sidecars import liveness, provisioner, registrar
+from volplane.sidecars.attacher import service as attacher
+from volplane.sidecars.resizer import service as resizer
+from volplane.sidecars.snapshotter import service as snapshotter
 
+ITSELF = ImageOverride(())
 SLEEP = ImageOverride(("/bin/sleep", "$(A)"), {"B": "$(A)!"})
 
 
@@ -61,11 +66,15 @@ async def _nothing(context: TaskContext) -> None: ...
         ("k8s.gcr.io/sig-storage/csi-attacher", True),
         ("public.ecr.aws/x/csi-attacher:v4@sha256:00", True),
         ("mine/csi-attacher:v1", False),
+        ("itself/csi-attacher:v1", False),
         ("registry.k8s.io/sig-storage/hostpathplugin:v1", False),
     ],
 )
 def test_upstreams_sidecars_are_built_in_whatever_the_registry(image: str, built_in: bool) -> None:
-    images = BuiltinImages({"volplane/csi-attacher": _nothing}, ImageOverrides({"mine/csi-attacher": SLEEP}))
+    images = BuiltinImages(
+        {"volplane/csi-attacher": _nothing},
+        ImageOverrides({"mine/csi-attacher": SLEEP, "itself/csi-attacher": ITSELF}),
+    )
     assert (image in images) is built_in
     assert (images.get(image) is _nothing) is built_in
 
@@ -90,16 +99,15 @@ FLAGS = {
 }
 
 
-@pytest.mark.parametrize("sidecar", FLAGS, ids=lambda sidecar: sidecar.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("sidecar", FLAGS, ids=lambda sidecar: sidecar.__name__.split(".")[2])
 def test_sidecars_are_told_what_manifests_tell_upstreams(sidecar: ModuleType) -> None:
-    options = getattr(sidecar, f"{sidecar.__name__.rpartition('.')[2].capitalize()}Options")
+    options = getattr(sidecar, f"{sidecar.__name__.split('.')[2].capitalize()}Options")
     assert parse(options, FLAGS[sidecar].split(), unused=UNUSED).csi_address
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a", 'not "a"'),
         ("a=", 'not "a="'),
         ("=b", 'not "=b"'),
         ("a=/no/thing", "--image a: /no/thing does not exist"),
@@ -108,6 +116,30 @@ def test_sidecars_are_told_what_manifests_tell_upstreams(sidecar: ModuleType) ->
 def test_an_image_that_maps_to_nothing(text: str, why: str) -> None:
     with pytest.raises(BadImage, match=why):
         user_drivers.parse_image_program(text)
+
+
+def test_an_image_without_a_command_runs_itself_if_there_is_a_runtime() -> None:
+    assert user_drivers.parse_image_program("r.io/csi-snapshotter:v1") == ("r.io/csi-snapshotter:v1", ITSELF)
+    lines = dict(
+        [user_drivers.parse_image_option("r.io/a"), user_drivers.parse_image_option("r.io/b=sleep 1")]
+    )
+    user_drivers.check_own_images(lines, "unix:///run/some.sock")
+    with pytest.raises(BadImage, match=r"--image r\.io/a has no command: give r\.io/a=path-or-command, or "):
+        user_drivers.check_own_images(lines, "")
+
+
+@pytest.mark.parametrize("program", [None, ITSELF, SLEEP], ids=["built-in", "its-own-image", "a-program"])
+def test_a_sidecar_gets_the_roles_of_what_runs(program: ImageOverride | None) -> None:
+    container = {"name": "s", "image": "r.io/csi-snapshotter:v8"}
+    pod = {"kind": "Pod", "metadata": {}, "spec": {"serviceAccountName": "x", "containers": [container]}}
+    programs = {} if program is None else {"r.io/csi-snapshotter": program}
+    found = {
+        (each["kind"], each["metadata"]["name"]) for each in find_grants([pod], ImageOverrides(programs))
+    }
+    name = "volplane:default:x:snapshotter"
+    common = {("ClusterRoleBinding", name), ("RoleBinding", "volplane:x:leases")}
+    upstreams = {("ClusterRole", "volplane:upstream-snapshotter"), ("ClusterRoleBinding", f"{name}:upstream")}
+    assert found == (set() if program is SLEEP else common | upstreams if program is ITSELF else common)
 
 
 def test_an_image_is_a_command_with_its_own_arguments() -> None:

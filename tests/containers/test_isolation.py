@@ -235,3 +235,48 @@ async def test_a_read_only_volume_is_writable_for_others(room: Any) -> None:
         assert (await runtime.wait("one")).exit_code == 1
         assert (await runtime.wait("two")).exit_code == 0
     assert os.listdir(data) == ["y"]
+
+
+# In a mount namespace of its own, a machine whose /etc/resolv.conf is a link into /run, as systemd-resolved
+# makes it. Prints what a container without and one with a file of its own sees there.
+_LINKED_MACHINE = """
+set -e
+mount -t tmpfs none /run
+mkdir /run/resolve /run/upper /run/work
+echo 'nameserver 192.0.2.9' > /run/resolve/resolv.conf
+mount -t overlay -o lowerdir=/etc,upperdir=/run/upper,workdir=/run/work overlay /etc
+umount /etc/resolv.conf 2>/dev/null || true
+ln -sf ../run/resolve/resolv.conf /etc/resolv.conf
+exec "$@"
+"""
+_LINKED_CONTAINERS = """
+import asyncio, sys
+from volplane.host import Host
+from volplane.node.containers.base import ContainerSpec, Mount
+from volplane.node.containers.process import ProcessRuntime
+
+async def main(place):
+    host = Host(threads=2)
+    runtime = ProcessRuntime(f"{place}/containers", host, cover=[])
+    with open(f"{place}/own", "w") as file:
+        file.write("nameserver 192.0.2.1\\n")
+    for id, mounts in (("plain", ()), ("own", (Mount(f"{place}/own", "/etc/resolv.conf"),))):
+        log = f"{place}/{id}.log"
+        command = ("cat", "/etc/resolv.conf")
+        await runtime.start(ContainerSpec(id=id, command=command, log_path=log, mounts=mounts))
+        await runtime.wait(id)
+        print(open(log).read().split(" ", 3)[3], end="")
+        await runtime.remove(id)
+    await runtime.close()
+    await host.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_resolver_file_that_is_a_link_into_a_directory_that_containers_do_not_see(room: Any) -> None:
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _LINKED_MACHINE, "sh"]
+    script = [sys.executable, "-c", _LINKED_CONTAINERS, str(room.path)]
+    done = subprocess.run([*command, *script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "nameserver 192.0.2.9\nnameserver 192.0.2.1\n"

@@ -19,8 +19,8 @@ from volplane.node.containers.base import (
     Mount,
     NoSuchContainer,
     StartFailed,
+    signal_number,
 )
-from volplane.node.containers.process import signal_number
 
 pytestmark = pytest.mark.root
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import resources
 from typing import Any
@@ -69,7 +70,7 @@ def test_the_derived_files_are_fresh() -> None:
 
 def test_the_images_lock_is_part_of_the_whole_one() -> None:
     project = tomllib.loads((lock.ROOT / "pyproject.toml").read_text())
-    wanted = lock.image_lock(project["project"]["dependencies"])
+    wanted = lock.select_entries(lock.image_packages(project))
     assert wanted == lock.IMAGE.read_text(), "run `python tools/lock.py --image`"
     assert lock.parse_lock(wanted).items() <= lock.parse_lock(lock.WHOLE.read_text()).items()
 
@@ -88,7 +89,8 @@ def test_classes_of_snapshots_are_those_that_up_brings(key: tuple[str, str]) -> 
 def test_a_role_may_do_what_it_may_in_our_own_cluster(key: tuple[str, str]) -> None:
     kind, name = key
     # The sidecars of the two drivers are the same programs.
-    twin = SHIPPED.get((kind, name.replace("efs-", "ebs-", 1)))
+    name_here = re.sub(r"^e[bf]s-external-(\w+)-role$", r"volplane:external-\1", name)
+    twin = SHIPPED.get((kind, name_here.replace("efs-", "ebs-", 1)))
     own = {"ebs-csi-node-role", "snapshot-controller-role", "snapshot-controller-leases-role"}
     assert (twin is None) == (name in own)
     if twin is not None:
@@ -151,7 +153,9 @@ def test_every_probe_finds_somebody_who_listens(key: tuple[str, str]) -> None:
 
 
 def test_ports_on_the_nodes_own_network_are_not_shared() -> None:
-    pods = [CHART[key]["spec"]["template"]["spec"] for key in WORKLOADS]
+    on_host = {"node": {"hostNetwork": True}}
+    chart = by_name(deploy.objects({"ebs": on_host, "efs": on_host}))
+    pods = [chart[key]["spec"]["template"]["spec"] for key in WORKLOADS]
     ports = [
         p["containerPort"]
         for pod in pods

@@ -220,7 +220,9 @@ async def everything(real: KubeApiServer, directory: Path) -> AsyncIterator[Prog
                 programs.start("manager", ["controller-manager", f"--controllers={CONTROLLERS}"], admin)
                 programs.start("scheduler", ["scheduler"], admin)
                 location = ["--root-dir", str(node), "--instance-id", "i-1", "--zone", "us-east-1a"]
-                programs.start("node", ["node", "--hostname-override", "n1", *location], admin, **keys)
+                programs.start(
+                    "node", ["node", "--hostname-override", "n1", "--port=0", *location], admin, **keys
+                )
                 yield programs
             finally:
                 await asyncio.to_thread(programs.stop)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from volplane import sdk
-from volplane.testing import object_handles, plugin, sync_cluster
+from volplane.testing import object_handles, plugin, short_names, sync_cluster
 
 GOLDEN = Path(__file__).with_suffix(".txt")
 HOST_NAMES = ("call", "close", "run")  # the rest of Host is for our own drivers
@@ -30,9 +30,18 @@ TESTING_CLASSES: tuple[type, ...] = (
 def list_public_names() -> Iterator[str]:
     for name in sdk.__all__:
         yield from _members(f"volplane.sdk.{name}", getattr(sdk, name))
-    for name in ("csi_driver", "volplane_settings", "volplane_cluster", "claim", "pod"):
+    for name in (
+        "volplane_driver",
+        "volplane_settings",
+        "volplane_cluster",
+        "volplane_claim",
+        "volplane_pod",
+    ):
         assert hasattr(plugin, name)
         yield f"fixture {name}"
+    for name, new_name in plugin.NEW_NAMES.items():
+        assert hasattr(short_names, name)
+        yield f"fixture {name} with {plugin.SHORT_NAMES}, for {new_name}"
     for option in plugin._OPTIONS:
         yield f"option --{option.replace('_', '-')}"
     for each in TESTING_CLASSES:

@@ -139,16 +139,17 @@ def test_a_thread_that_was_inside_leaves_nobody_inside(bridge: Bridge) -> None:
 
 def test_somebody_can_listen_for_a_namespace_inside_it(bridge: Bridge) -> None:
     host, address = IPv4Address("192.0.2.7"), bridge.range.network_address + 2
-    made = network.join(bridge, address, about=bridge.owner, listen=(host, 6443))
-    assert isinstance(made.listening, socket.socket)
-    again = network.join(bridge, address, about=bridge.owner, namespace=made.namespace, listen=(host, 6443))
-    assert isinstance(again.listening, OSError)  # the port is already in use
+    made = network.join(bridge, address, about=bridge.owner, listen=[(host, 6443)])
+    (listening,) = made.listening
+    assert isinstance(listening, socket.socket)
+    again = network.join(bridge, address, about=bridge.owner, namespace=made.namespace, listen=[(host, 6443)])
+    assert isinstance(again.listening[0], OSError)  # the port is already in use
 
     def dial() -> None:
         socket.create_connection((str(host), 6443), timeout=60).close()
 
     network.run_in_namespace(made.namespace, dial)
-    made.listening.accept()[0].close()
-    made.listening.close()
+    listening.accept()[0].close()
+    listening.close()
     for namespace in (made.namespace, again.namespace):
         os.close(namespace)

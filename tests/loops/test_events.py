@@ -119,20 +119,20 @@ async def test_events_are_written_once_no_more_come() -> None:
     async with world() as w, EventRecorder(w.client, "binder") as events:
         for number in range(5):
             events.normal(A, f"Step{number}", "done")
-            await asyncio.sleep(module.LULL * 0.8)
+            await asyncio.sleep(module.QUIET_TIME * 0.8)
         assert await list_events(w.client) == []
-        await asyncio.sleep(module.LULL)
+        await asyncio.sleep(module.QUIET_TIME)
         assert len(await list_events(w.client)) == 5
 
 
 async def test_events_that_keep_coming_are_written_after_two_seconds() -> None:
     async with world() as w, EventRecorder(w.client, "binder") as events:
-        end = asyncio.get_running_loop().time() + module.PATIENCE * 1.1
+        end = asyncio.get_running_loop().time() + module.LONGEST_DELAY * 1.1
         number = 0
         while asyncio.get_running_loop().time() < end:
             events.normal(A, f"Step{number}", "done")
             number += 1
-            await asyncio.sleep(module.LULL * 0.8)
+            await asyncio.sleep(module.QUIET_TIME * 0.8)
         assert await list_events(w.client) != []
 
 

@@ -169,7 +169,12 @@ class NodeEnv:
             region="us-east-1",
             instance_id="i-0123456789",
             instance_type="m5.large",
-            **{"volume_plugin_dir": f"{self.directory}/exec", **settings},
+            **{
+                "volume_plugin_dir": f"{self.directory}/exec",
+                "enable_server": "tls_cert_file" in settings,  # else each test would make a certificate
+                "port": 0,
+                **settings,
+            },
         )
         self.role = Kubelet(made, client or self.api.separate_client("kubelet"), self.host, self.images)
         await self.role.start()

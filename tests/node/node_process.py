@@ -41,6 +41,7 @@ class NodeProcess:
             "zone": "us-east-1a",
             "region": "us-east-1",
             "instance-id": "i-1",
+            "port": "0",
             "volume-plugin-dir": f"{self._here.directory}/exec",
             **{name.replace("_", "-"): value for name, value in more.items()},
         }

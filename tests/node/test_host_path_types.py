@@ -14,6 +14,8 @@ import pytest
 from tests.node.node_env import NodeEnv, node_env, path_exists
 from volplane.api.core import Pod
 from volplane.host import devices
+from volplane.node.network.interface import NetworkAttachment
+from volplane.node.pods.container_spec import ContainerSpecBuilder
 
 pytestmark = pytest.mark.root
 
@@ -115,10 +117,15 @@ async def test_the_nodes_devices_are_those_of_the_machine_and_its_own_disks() ->
         pod = await use(here, "/dev/", "Directory")
         await here.wait_until_ready()
         assert here.role is not None
-        path = here.role.volumes.mounted_volumes(pod.uid)["v"].path
-        assert path == here.paths.dev
-        assert os.readlink(f"{path}/xvdba") == "/dev/loop99"
-        assert os.stat(f"{path}/null").st_rdev == os.stat("/dev/null").st_rdev
+        volumes = here.role.volumes.mounted_volumes(pod.uid)
+        assert os.listdir(here.paths.dev) == ["xvdba"]  # a built-in image needs no more
+        builder = ContainerSpecBuilder(here.role.volumes.context, {})
+        spec = await builder.build(
+            pod, pod.spec.containers[0], volumes, NetworkAttachment(""), id="1", attempt=0, builtin=False
+        )
+        assert spec.mounts[0].source == here.paths.dev
+        assert os.readlink(f"{here.paths.dev}/xvdba") == "/dev/loop99"
+        assert os.stat(f"{here.paths.dev}/null").st_rdev == os.stat("/dev/null").st_rdev
 
 
 async def test_a_persistent_volume_is_a_host_path_too(tmp_path: Path) -> None:

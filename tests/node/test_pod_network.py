@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -82,9 +83,17 @@ async def printed(here: NodeEnv, pod: Pod, part: str, container: str = "main", a
 
 
 def interfaces(here: NodeEnv) -> list[str]:
+    """The bridge, and those of pods; not the one by which pods reach Services."""
     with Netlink() as machine:
         group = network.group_of(bridge_name(here.paths.root))
-        return [link.name for link in machine.links() if link.group == group]
+        return [link.name for link in machine.links() if link.group == group and not _of_services(link.name)]
+
+
+def _of_services(name: str) -> bool:
+    try:
+        return Path(f"/sys/class/net/{name}/ifalias").read_text().rstrip().endswith(" services")
+    except OSError:  # it is gone
+        return False
 
 
 async def without_cables(here: NodeEnv) -> None:
@@ -339,6 +348,35 @@ async def test_a_host_port_that_is_taken_is_waited_for() -> None:
             assert await here.phase() == "Pending"
         await here.wait_until_ready()
         assert await heard("127.0.0.1", port) == "hello"
+
+
+async def test_a_pod_whose_host_port_another_pod_has_fails() -> None:
+    async with node_env() as here:
+        await here.start()
+        port = free_port()
+        ports = [{"containerPort": 5432, "hostPort": port}]
+        await here.pod("first", container=server("first", ports=ports))
+        await here.wait_until_ready("first")
+        await here.pod("second", container=server("second", ports=ports))
+        await here.wait_for_phase("Failed", "second")
+        failed = await here.client.get(Pod, "second", "default")
+        assert (failed.status.reason, failed.status.message) == (
+            "NodePorts",
+            "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested "
+            "pod ports",
+        )
+        # After a restart the pod that runs still has its port.
+        await here.stop(drain=False)
+        await here.start()
+        await here.pod("third", container=server("third", ports=ports))
+        await here.wait_for_phase("Failed", "third")
+        await here.pod("other", container=server("other", ports=[{**ports[0], "protocol": "UDP"}]))
+        await here.wait_for_event(f"hostPort {port}: only TCP is supported, not UDP")
+        await here.delete("first")
+        await here.wait_for_phase("gone", "first")
+        await here.pod("fourth", container=server("fourth", ports=ports))
+        await here.wait_until_ready("fourth")
+        assert await heard("127.0.0.1", port) == "fourth"
 
 
 # --- restarts

@@ -372,3 +372,23 @@ async def test_a_process_of_a_pod_that_is_gone_is_ended() -> None:
             return not await here.role.runtimes.states() and not left
 
         await until(ended)
+
+
+async def test_a_mounted_volume_keeps_the_mode_of_its_root_when_the_node_starts_again() -> None:
+    async with node_env() as here:
+        await here.start_driver()
+        await here.start()
+        await here.wait_until_registered()
+        await here.volume()
+        await here.pod(claim="data", container=shell("exec sleep 1000"))
+        pod = await here.wait_until_ready()
+        root = here.paths.real(here.paths.csi_target(pod.uid, "pv-data"))
+        os.chmod(root, 0o2775)
+        await here.stop(drain=False)
+        await here.start()
+
+        async def staged_again() -> bool:
+            return here.disks.count_calls()["publish"] == 2
+
+        await until(staged_again)
+        assert os.stat(root).st_mode & 0o7777 == 0o2775

@@ -272,7 +272,7 @@ async def test_a_serving_certificate_is_renewed_in_place(tmp_path: Path) -> None
         renewing_it = certificate_rotation.rotate_serving_certificate(pair, host, renew, context)
         try:
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(certificate_rotation, "AGAIN", 0.01)
+                patched.setattr(certificate_rotation, "RETRY_PAUSE", 0.01)
                 async with running(renewing_it):
                     await so(lambda: serial(pair) != old.serial_number, 60)
                     await so(lambda: shown_by(context) == serial(pair), 60)

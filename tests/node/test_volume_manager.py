@@ -80,6 +80,21 @@ async def with_a_pod_that_needs_no_attach(here: NodeEnv) -> None:
     await here.wait_until_ready()
 
 
+async def test_a_csi_driver_that_comes_later_and_needs_no_attach_lets_the_pod_start() -> None:
+    async with node_env() as here:
+        await here.start()
+        await here.start_driver()
+        await here.wait_until_registered()
+        await here.volume(attached=False)
+        await here.client.delete(CSIDriver, DRIVER)
+        await here.pod(claim="data")
+        await wait_briefly()
+        assert await here.in_use()  # without a CSIDriver, the volume waits to be attached
+        free = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": False}}
+        await here.client.create(convert(CSIDriver, free))
+        await here.wait_until_ready()
+
+
 async def test_without_attach_a_pod_stays_until_its_volume_was_unstaged() -> None:
     async with node_env() as here:
         await with_a_pod_that_needs_no_attach(here)

@@ -123,7 +123,7 @@ class Stage:
 
     def attacher(self, driver: str) -> None:
         """Upstream's where this machine has it, else ours; each with an account of its own."""
-        self.account("csi-attacher", "ebs-external-attacher-role")
+        self.account("csi-attacher", "volplane:external-attacher")
         self.sidecar(theirs_or_ours("csi-attacher"), driver, "-v=5", account="csi-attacher")
 
     def ours(self, role: str, driver: str, *flags: str, account: str) -> None:

@@ -26,10 +26,10 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("kubectl", "h
 def stage() -> Iterator[Stage]:
     with stages.staged(nodes=2) as stage:
         stage.hostpath()
-        stage.account("our-provisioner", "ebs-external-provisioner-role")
-        stage.account("our-attacher", "ebs-external-attacher-role")
-        stage.account("our-resizer", "ebs-external-resizer-role")
-        stage.account("our-snapshotter", "ebs-external-snapshotter-role")
+        stage.account("our-provisioner", "volplane:external-provisioner")
+        stage.account("our-attacher", "volplane:external-attacher")
+        stage.account("our-resizer", "volplane:external-resizer")
+        stage.account("our-snapshotter", "volplane:external-snapshotter")
         stage.ours("provisioner", HOSTPATH, account="our-provisioner")
         stage.ours("attacher", HOSTPATH, account="our-attacher")
         stage.ours("resizer", HOSTPATH, account="our-resizer")

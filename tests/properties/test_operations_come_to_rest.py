@@ -24,7 +24,8 @@ from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.csi.outcome import CallError, CallOutcome, Code, classify
 from volplane.rules import resizing, snapshots
 from volplane.rules.resizing import ResizeState
-from volplane.sidecars import resizer, snapshotter
+from volplane.sidecars.resizer import service as resizer
+from volplane.sidecars.snapshotter import service as snapshotter
 
 SCRIPTS = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 OUTCOMES = st.sampled_from(

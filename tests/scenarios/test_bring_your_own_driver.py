@@ -243,7 +243,11 @@ def statuses(up: Up, name: str) -> list[Any]:
         (("--driver-command", "no-such-driver"), '"no-such-driver" is not a program on this machine'),
         (("--driver", "/no/such.yaml"), "/no/such.yaml: no such file or directory"),
         (("--manifest", "/no/such.yaml"), "/no/such.yaml does not exist"),
-        (("--image", "a"), "--image is registry/name=path-or-command"),
+        (("--image", "a="), "--image is registry/name=path-or-command"),
+        (
+            ("--image", "a"),
+            "--image a has no command: give a=path-or-command, or --container-runtime-endpoint",
+        ),
     ],
 )
 def test_what_is_not_there_is_said_before_anything_starts(

@@ -51,6 +51,7 @@ TWICE = points(
 # What is passed on a journey and is no part of it.
 BESIDE = {
     "file:etc-hosts",
+    "file:resolv.conf",
     "file:suspended",
     "rpc:NodeGetCapabilities",
     "rpc:GroupControllerGetCapabilities",

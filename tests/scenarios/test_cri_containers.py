@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
+from tests.support.cri import image
 from tests.support.cri.cluster import CriUp, make_claim, make_container, make_pod, mount_claim
-from tests.support.cri.containerd import HANDLERS, Containerd
+from tests.support.cri.containerd import Containerd
+from tests.support.cri.registry import Registry
 from tests.support.kubectl import Kubectl, programs
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl", "crictl"), pytest.mark.slow]
 
+SIGNALS = ("USR1", "USR2", "37", "TERM")
 LOG_SIZE = 64 << 10  # the least that the node accepts
 
 
@@ -94,7 +101,7 @@ def test_an_ephemeral_container_sees_the_processes_of_its_target(
 
 
 def test_the_handler_of_the_runtime_class_runs_the_pod(up: CriUp) -> None:
-    for handler in HANDLERS:
+    for handler in up.runtime.handlers:
         kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
         up.apply(json.dumps({**kind, "metadata": {"name": handler}, "handler": handler}))
         up.run_pod(f"with-{handler}", runtimeClassName=handler)
@@ -149,6 +156,46 @@ def test_a_command_that_does_not_exist_is_told(up: CriUp, name: str) -> None:
     ended = up.find_state(name)["terminated"]
     assert ended["reason"] in ("StartError", "ContainerCannotRun")
     assert "/no/such/program" in ended["message"]
+
+
+@pytest.mark.parametrize("kind", ["containerd", "newer_containerd"])
+def test_the_stop_signal_is_that_of_the_container_or_of_its_image(
+    kind: str, registry: Registry, request: pytest.FixtureRequest
+) -> None:
+    """Debian's containerd does not know the signal of a container: the node sends it."""
+    registry.push(structs.replace(image.busybox(), stop_signal="SIGUSR2"), "library/signals:1")
+    traps = "; ".join(f"trap 'echo {name} > /dev/termination-log; exit 0' {name}" for name in SIGNALS)
+    script = ("sh", "-c", f"{traps}; while :; do sleep 0.1; done")
+    cases = {"": "USR2", "SIGUSR1": "USR1", "SIGRTMIN+3": "37"}
+    cluster = CriUp(request.getfixturevalue(kind), nodes=1)
+    with cluster:
+        for number, signal in enumerate(cases):
+            lifecycle = {"lifecycle": {"stopSignal": signal}} if signal else {}
+            made = json.loads(
+                make_pod(
+                    f"pod-{number}",
+                    *script,
+                    container={"image": "signals:1", **lifecycle},
+                    os={"name": "linux"},
+                    terminationGracePeriodSeconds=20,
+                )
+            )
+            made["metadata"]["finalizers"] = ["example.com/read-status"]
+            cluster.apply(json.dumps(made))
+        for number in range(len(cases)):
+            cluster.wait_ready(f"pod-{number}")
+        cluster.kill()  # the signal is known after a restart, too
+        cluster.start()
+        cluster.kubectl("delete", "pods", "--all", "--wait=false")
+        for number, told in enumerate(cases.values()):
+            ended = wait_for_end(cluster, f"pod-{number}")
+            assert (ended["exitCode"], ended["message"]) == (0, f"{told}\n")
+            cluster.kubectl("patch", "pod", f"pod-{number}", "-p", '{"metadata": {"finalizers": null}}')
+    assert cluster.leftovers() == {}
+
+
+def wait_for_end(up: CriUp, pod: str) -> Any:
+    return up.wait("it has ended", lambda: up.find_state(pod).get("terminated"), 15)
 
 
 def test_too_much_memory_is_an_oom_kill(up: CriUp, name: str) -> None:
@@ -333,3 +380,41 @@ def test_the_log_of_the_attempt_before_is_kept(up: CriUp, name: str) -> None:
     # The dead container is kept for its log, and no more of them.
     found = up.list_cri_containers("--label", f"io.kubernetes.pod.name={name}")
     assert sorted(each["metadata"].get("attempt", 0) for each in found) in ([1], [0, 1])
+
+
+# --- Services
+
+
+def test_pods_find_services_and_each_other_by_name(up: CriUp) -> None:
+    up.apply(make_service("web", {"port": 80, "targetPort": 8080}))
+    up.apply(make_service("peers", {"port": 8080}, clusterIP="None"))
+    page = "mkdir -p /www; hostname -f > /www/index.html; exec httpd -f -p 8080 -h /www"
+    for name in ("web-0", "web-1"):
+        up.run_pod(name, "sh", "-c", page, hostname=name, subdomain="peers")
+    up.kubectl("label", "pods", "web-0", "web-1", "set=web")
+    full = "web-1.peers.default.svc.cluster.local"
+    address = up.get("pod", "web-1")["status"]["podIP"]
+    # Other programs of this image resolve names, and addresses, too, with libraries that it lacks.
+    up.wait("web-1 has a name", lambda: f"Address: {address}\n" in up.exec("web-0", "nslookup", full))
+    own = up.get("service", "web")["spec"]["clusterIP"]
+    assert f"Address: {own}\n" in up.exec("web-0", "nslookup", "web.default.svc.cluster.local")
+    heard = fetch_from(up, "web-0", f"http://{own}", times=20)
+    assert set(heard.split()) == {f"web-{number}.peers.default.svc.cluster.local" for number in (0, 1)}
+    up.kubectl("delete", "pod", "web-0", "web-1", "--grace-period=1")
+
+
+def make_service(name: str, port: dict[str, Any], **spec: Any) -> str:
+    body = {"selector": {"set": "web"}, "ports": [port], **spec}
+    return json.dumps({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": body})
+
+
+def fetch_from(up: CriUp, pod: str, url: str, *, times: int) -> str:
+    """Pages as a process in the pod's network sees them."""
+    (container,) = up.list_cri_containers("--label", f"io.kubernetes.pod.name={pod}", "--state", "Running")
+    process = json.loads(up.runtime.crictl("inspect", container["id"]))["info"]["pid"]
+    get = (
+        "import urllib.request as r\n"
+        f"for _ in range({times}): print(r.urlopen({url!r}, timeout=30).read().decode())"
+    )
+    command = ["nsenter", "--target", str(process), "--net", sys.executable, "-c", get]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout

@@ -56,7 +56,7 @@ def test_crictl_shows_the_same_containers(running: CriUp) -> None:
     (sandbox,) = running.list_sandboxes("--label", f"io.kubernetes.pod.name={NAME}")
     assert sandbox["id"] == found["podSandboxId"]
     pod = running.get("pod", NAME)
-    assert (sandbox["metadata"]["uid"], sandbox["metadata"]["namespace"]) == (
+    assert (sandbox["metadata"]["uid"][:36], sandbox["metadata"]["namespace"]) == (
         pod["metadata"]["uid"],
         "default",
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.cri.cluster import CriUp, make_claim, make_pod, mount_claim
-from tests.support.cri.containerd import Containerd
+from tests.support.cri.fixtures import run_shared
+from tests.support.cri.registry import Registry
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl", "crictl"), pytest.mark.slow]
 
@@ -15,17 +16,28 @@ COUNT = "i=$((i+1)); echo $i > /data/new; mv /data/new /data/n; sleep 0.1"
 WRITER = f"i=$(cat /data/n 2>/dev/null || echo 0); while true; do {COUNT}; done"
 
 
-@pytest.fixture
-def up(own_containerd: Containerd) -> Iterator[CriUp]:
+@pytest.fixture(scope="module")
+def cluster(registry: Registry, private_registry: Registry) -> Iterator[CriUp]:
     """worker-2 has no container runtime; its pods must notice nothing."""
-    cluster = CriUp(own_containerd, "--node", "worker-2=process", nodes=2)
-    with cluster:
-        cluster.apply(make_claim("kept"))
-        place = {"nodeSelector": {"kubernetes.io/hostname": "worker-1"}}
-        cluster.run_pod("writer", "sh", "-c", WRITER, **place, **mount_claim("kept", "/data"))
-        cluster.run_pod("beside", nodeName="worker-2")
-        yield cluster
-    assert cluster.leftovers() == {}
+    with run_shared(registry, private_registry) as runtime:
+        made = CriUp(runtime, "--node", "worker-2=process", nodes=2)
+        with made:
+            made.apply(make_claim("kept"))
+            made.run_pod("beside", nodeName="worker-2")
+            yield made
+        assert made.leftovers() == {}
+
+
+@pytest.fixture
+def up(cluster: CriUp) -> Iterator[CriUp]:
+    """A pod of worker-1 counts on its volume; the next test finds what this one has made of the runtime."""
+    place = {"nodeSelector": {"kubernetes.io/hostname": "worker-1"}}
+    cluster.run_pod("writer", "sh", "-c", WRITER, **place, **mount_claim("kept", "/data"))
+    beside = cluster.find_status("beside")["containerID"]
+    yield cluster
+    assert cluster.find_status("beside")["containerID"] == beside
+    cluster.kubectl("delete", "pods", "-l", "app notin (beside)", "--timeout=60s")
+    cluster.wait("nothing of its pods is left", lambda: cluster.list_containers() == [])
 
 
 def read_number(up: CriUp) -> int:
@@ -97,5 +109,6 @@ def test_a_node_that_is_killed_with_its_runtime_comes_back_with_its_pods(up: Cri
     up.runtime.start()
     up.start()
     up.wait_ready("writer")
+    up.wait_ready("beside")
     up.wait("it has gone on", lambda: read_number(up) > before)
     assert up.find_status("writer")["restartCount"] == 0

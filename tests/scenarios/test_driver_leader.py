@@ -33,7 +33,7 @@ from volplane.host import Host
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
 
-LEASES = ("ebs-csi-aws-com", "external-attacher-leader-ebs.csi.aws.com")  # who provisions, who attaches
+LEASES = ("ebs-csi-aws-com", "external-attacher-leader-ebs-csi-aws-com")  # who provisions, who attaches
 DRIVER = ("-n", "kube-system", "-l", "app=ebs-csi-controller")
 PERIOD, RETRY = 15, 5.0  # seconds: how long a lease is good, and how often it is renewed
 ALLOWED = (
@@ -289,8 +289,8 @@ def audit(up: Up) -> None:
     holder: dict[str, str] = {}
     for key, value in history(up.directory / "cloud" / "state.db", "/cloud/volumes/"):
         volumes.add(key)
-        attachment = msgspec.json.decode(value, type=CloudVolume).attachment if value is not None else None
-        now = attachment.instance if attachment else ""
+        attachments = msgspec.json.decode(value, type=CloudVolume).attachments if value is not None else ()
+        now = ",".join(sorted(a.instance for a in attachments))
         if now and now != holder.get(key, ""):
             attaches[key] += 1
         holder[key] = now

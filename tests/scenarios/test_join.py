@@ -60,6 +60,7 @@ def machine(up: Up, directory: Path) -> Iterator[None]:
         "hostname-override": "edge-1",
         "root-dir": directory / "n",
         "rotate-server-certificates": "true",
+        "port": 0,
     }
     with (directory / "log").open("w") as log:
         process = subprocess.Popen(

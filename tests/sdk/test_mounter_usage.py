@@ -1,7 +1,9 @@
-"""`Mounter.usage` while the volume is being unpublished."""
+"""`Mounter.usage` while the volume is being unpublished, and the other way round."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -31,4 +33,35 @@ async def test_an_unpublished_volume_has_no_usage_of_its_parent(tmp_path: Path) 
     with pytest.raises(NotFound, match="any more"):
         await mounter.usage(target)
     await mounter.unpublish(target)
+    await host.close()
+
+
+class BusyHost(Host):
+    """Reading the numbers takes a while, with the target open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open, self.may_close = asyncio.Event(), asyncio.Event()
+
+    async def stats(self, path: str) -> FilesystemStats:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self.is_open.set()
+        await self.may_close.wait()
+        os.close(descriptor)
+        return await super().stats(path)
+
+
+async def test_an_unpublish_waits_while_the_usage_is_read(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", str(tmp_path / "target")
+    source.mkdir()
+    host = BusyHost()
+    mounter = Mounter(host)
+    await mounter.publish_directory(str(source), target)
+    measured = asyncio.ensure_future(mounter.usage(target))
+    await host.is_open.wait()
+    unpublished = asyncio.ensure_future(mounter.unpublish(target))
+    asyncio.get_running_loop().call_later(0.1, host.may_close.set)
+    assert await measured
+    await unpublished
+    assert not (tmp_path / "target").exists()
     await host.close()

@@ -43,7 +43,7 @@ from volplane.node.containers.base import ContainerSpec, ImageNotAllowed, Mount
 from volplane.node.containers.task import TaskContext, TaskRuntime
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.image_permissions import service_account_user
-from volplane.sidecars.attacher import AttacherOptions
+from volplane.sidecars.attacher.settings import AttacherOptions
 from volplane.web.client import HttpClient
 
 TENANT = "tenant"
@@ -365,8 +365,8 @@ def test_a_manifest_of_the_operator_gives_its_sidecars_their_roles_and_nobody_el
         find_grants([driver, plain, {"kind": "Namespace", "metadata": {"name": "n"}}], ImageOverrides())
     )
     assert [(f["kind"], f["roleRef"]["name"]) for f in found] == [
-        ("ClusterRoleBinding", "ebs-external-attacher-role"),
-        ("ClusterRoleBinding", "ebs-external-provisioner-role"),
+        ("ClusterRoleBinding", "volplane:external-attacher"),
+        ("ClusterRoleBinding", "volplane:external-provisioner"),
         ("RoleBinding", "volplane:csi-leases"),
     ]
     subject = {"kind": "ServiceAccount", "name": "sa", "namespace": "n"}

@@ -30,7 +30,7 @@ from volplane.csi.outcome import (
 )
 from volplane.csi.replies import LARGEST_LIST, LARGEST_REPLY, check, decode
 from volplane.csi.services import METHODS
-from volplane.sidecars import discover_driver
+from volplane.sidecars.base import discover_driver
 from volplane.sidecars.registrar import RegistrarOptions
 from volplane.sidecars.registrar import run as run_registrar
 

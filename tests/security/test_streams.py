@@ -262,7 +262,7 @@ async def test_a_host_port_hands_on_a_bounded_number_of_connections(monkeypatch:
     port = behind.sockets[0].getsockname()[1]
     listening = socket.create_server(("127.0.0.1", 0))
     address = listening.getsockname()
-    made = relay.Relay(listening, lambda: asyncio.open_connection("127.0.0.1", port), set())
+    made = relay.Relay(listening, lambda _: asyncio.open_connection("127.0.0.1", port), set())
     await made.start()
     wires = []
     try:

@@ -36,8 +36,8 @@ from volplane.api.storage import (
 from volplane.csi import v1
 from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import Code
-from volplane.sidecars import attacher
-from volplane.sidecars.attacher import AttacherOptions
+from volplane.sidecars.attacher import service as attacher
+from volplane.sidecars.attacher.settings import AttacherOptions
 
 FINALIZER = "external-attacher/test-csi-example-com"
 VA = names.attachment_name("vol-1", NAME, "worker-1")
@@ -396,7 +396,8 @@ async def test_of_two_only_the_leader_calls_and_the_other_follows() -> None:
             async with running(attacher.run(w.role("one"), settings, caller=callers[0], identity="one")):
                 await attach(w)
                 await asyncio.sleep(30)
-                lease = await w.client.get(Lease, f"external-attacher-leader-{NAME}", "kube-system")
+                name = f"external-attacher-leader-{names.sanitize_driver(NAME)}"
+                lease = await w.client.get(Lease, name, "kube-system")
                 assert lease.spec.holder_identity == "one"
                 assert len(driver.requests_of("ControllerPublishVolume")) == 1
             await attach(w, "pv2", "csi-2")

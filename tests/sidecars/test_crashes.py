@@ -18,7 +18,8 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.finalizers import PROVISIONING_INTENT_FINALIZER
 from volplane.api.storage import VolumeAttachment
 from volplane.client.client import Client
-from volplane.sidecars import attacher, provisioner
+from volplane.sidecars import provisioner
+from volplane.sidecars.attacher import service as attacher
 
 pytestmark = pytest.mark.virtual
 

@@ -21,7 +21,8 @@ from volplane.client.client import Client
 from volplane.controllers.snapshot import role
 from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.rules import snapshots
-from volplane.sidecars import resizer, snapshotter
+from volplane.sidecars.resizer import service as resizer
+from volplane.sidecars.snapshotter import service as snapshotter
 
 pytestmark = pytest.mark.virtual
 

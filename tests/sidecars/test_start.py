@@ -9,7 +9,7 @@ import pytest
 from tests.support import scripted
 from volplane import sdk
 from volplane.csi.outcome import CallError, Code
-from volplane.sidecars import discover_driver
+from volplane.sidecars.base import discover_driver
 
 
 class StallingCaller:

@@ -123,7 +123,7 @@ async def test_a_cluster_loses_a_member_under_load(three: list[Etcd]) -> None:
 
 @pytest.mark.slow
 async def test_a_member_that_hangs_is_left(three: list[Etcd], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "PATIENCE", 4.0)
+    monkeypatch.setattr(members, "WAIT_TIMEOUT", 4.0)
     monkeypatch.setattr(members, "READ_PATIENCE", 0.5)
     monkeypatch.setattr(follower, "STALL", 0.5)
     async with open_store(*three) as store, load(store, writers=4) as work:
@@ -141,7 +141,7 @@ async def test_without_a_majority_nothing_is_written_and_everything_goes_on_afte
 ) -> None:
     async with open_store(*three) as store:
         revision = await store.create("/a", b"1")
-        monkeypatch.setattr(members, "PATIENCE", 2.0)
+        monkeypatch.setattr(members, "WAIT_TIMEOUT", 2.0)
         for server in three[1:]:
             server.kill()
         with pytest.raises((StoreFailed, WriteUncertain)):
@@ -150,7 +150,7 @@ async def test_without_a_majority_nothing_is_written_and_everything_goes_on_afte
             await store.get("/a")
         found = store.peek("/a")
         assert found is not None  # at once, from memory, however old
-        monkeypatch.setattr(members, "PATIENCE", 20.0)
+        monkeypatch.setattr(members, "WAIT_TIMEOUT", 20.0)
         for server in three[1:]:
             server.start()
         record = await store.get("/a")
@@ -164,11 +164,11 @@ async def test_a_write_that_was_not_answered_is_uncertain(
     with etcd(tmp_path) as server:
         async with open_store(server) as store:
             await store.create("/a", b"")
-            monkeypatch.setattr(members, "PATIENCE", 0.5)
+            monkeypatch.setattr(members, "WAIT_TIMEOUT", 0.5)
             server.freeze()
             with pytest.raises(WriteUncertain, match="did not say whether the write was stored"):
                 await store.create("/b", b"")
-            monkeypatch.setattr(members, "PATIENCE", 20.0)
+            monkeypatch.setattr(members, "WAIT_TIMEOUT", 20.0)
             server.thaw()
             assert (await store.list("/")).records[0].key == "/a"
             keys = {record.key for record in (await store.list("/")).records}
@@ -198,7 +198,7 @@ async def test_members_of_two_clusters_are_refused(tmp_path: Path) -> None:
 
 
 async def test_nobody_there_is_said_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "PATIENCE", 0.3)
+    monkeypatch.setattr(members, "WAIT_TIMEOUT", 0.3)
     with pytest.raises(StoreFailed, match=r"no etcd server answers \(http://127\.0\.0\.1:1\): .*[Rr]efused"):
         await EtcdStore.open(["http://127.0.0.1:1"])
 
@@ -239,7 +239,7 @@ async def test_both_sides_show_a_certificate(secure: Etcd, authority: Certificat
 async def test_a_server_of_another_authority_is_not_trusted(
     secure: Etcd, authority: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "PATIENCE", 0.5)
+    monkeypatch.setattr(members, "WAIT_TIMEOUT", 0.5)
     stranger = CertificateAuthority(tmp_path / "stranger")
     mine = authority.client("store", "store", ())
     tls = EtcdTls(ca=str(stranger.pair.cert_path), cert=str(mine.cert_path), key=str(mine.key_path))
@@ -251,7 +251,7 @@ async def test_a_server_of_another_authority_is_not_trusted(
 async def test_without_a_client_certificate_there_is_no_way_in(
     secure: Etcd, authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "PATIENCE", 0.5)
+    monkeypatch.setattr(members, "WAIT_TIMEOUT", 0.5)
     with pytest.raises(StoreFailed, match="no etcd server answers"):
         async with open_store(secure, tls=EtcdTls(ca=str(authority.pair.cert_path))):
             pass

@@ -361,7 +361,7 @@ def _disk_problems(database: Path, since: int) -> Iterator[str]:
         volume = msgspec.json.decode(value, type=CloudVolume)
         if volume.state not in (VolumeState.CREATING, VolumeState.DELETING):
             given.add(key)
-        now = volume.attachment.instance if volume.attachment else ""
+        now = ",".join(sorted(a.instance for a in volume.attachments))
         if holder and now and now != holder:
             yield f"{key} went from {holder} to {now} without a detach"
         holder = now

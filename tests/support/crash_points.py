@@ -185,6 +185,7 @@ ROLES = {
         host:mount                                     before after
         rpc:NodePublishVolume                          before after
         file:etc-hosts                                 half
+        file:resolv.conf                               half
         container:start                                before after
         ask:create:events                              before after
         ask:patch:pods/status                          before after

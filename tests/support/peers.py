@@ -22,7 +22,6 @@ BUILT = {peer.name: peer for peer in builds.PEERS}
 FOUND = {
     "csi-attacher": "external-attacher v4",
     "csi-node-driver-registrar": "node-driver-registrar v2",
-    "kube-apiserver": "Kubernetes v1.35",
     "democratic-csi": "democratic-csi v1.9.4",
     "nfsplugin": "csi-driver-nfs v4.13.4",
     "smbplugin": "csi-driver-smb v1.20.3",

@@ -83,12 +83,12 @@ def cut_power(up: Up) -> None:
     # The loop device that holds a pod's device has a path that is gone with the mounts.
     pins = [device for device, file in devices.loops().items() if file.startswith(f"{up.directory}/n/")]
     for device in pins:
-        wait_until(f"{device} is free", partial(_detach, device))
+        wait_until(f"{device} is free", partial(detach, device))
     machine.purge(up.directory)
     assert not (left := up.leftovers()), left
 
 
-def _detach(device: str) -> bool:
+def detach(device: str) -> bool:
     try:
         devices.loop_detach(device)
     except devices.DeviceBusy:

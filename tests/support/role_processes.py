@@ -26,6 +26,7 @@ from volplane.client.https import HttpsTransport
 from volplane.store.memory import MemoryStore
 
 ROOT = Path(__file__).parents[2]
+ELECTED = ("controller-manager", "scheduler")
 VERBS = ("create", "update", "patch", "delete")
 
 
@@ -48,6 +49,9 @@ class Role:
             die = ""
         self.output = server.directory / f"{arguments[0]}-{os.urandom(4).hex()}.log"
         login = ("--kubeconfig", server.kubeconfig)
+        if arguments[0] in ELECTED and not any(word.startswith("--leader-elect") for word in arguments):
+            # A role that is killed is followed by another at once.
+            arguments = (*arguments, "--leader-elect=false")
         with self.output.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.role_processes", die, *arguments, *login],

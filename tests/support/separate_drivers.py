@@ -33,7 +33,7 @@ KEPT = (CSIDriver, ServiceAccount)  # of the driver's manifest
 
 class SeparateWithDrivers(MultiProcessCluster):
     async def _deploy(self) -> None:
-        await self._apply((ROLES, CLASSES))
+        await self._apply((ROLES, "ebs-roles.yaml", CLASSES))
         for obj in load_manifest("ebs.yaml"):
             if isinstance(obj, KEPT):
                 await self.client.create(obj, exists_ok=True)
@@ -77,7 +77,7 @@ class SeparateWithDrivers(MultiProcessCluster):
 
     async def _wait_until_registered(self) -> None:
         nodes, drivers = self.client.cache(Node), self.client.cache(CSINode)
-        async with asyncio.timeout(readiness.PATIENCE):
+        async with asyncio.timeout(readiness.WAIT_TIMEOUT):
             while not all(_is_ready(nodes.get(m.name), drivers.get(m.name)) for m in self.members):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import reads_its_node
+from tests.support import reads_its_node, sample_driver
 from volplane.api.core import ConfigMap, Node
 from volplane.client import kubeconfig
 from volplane.client.client import Client
@@ -50,6 +50,24 @@ async def test_a_driver_that_asks_for_an_api_server_has_one_as_in_a_pod(
     assert set(verdicts.values()) == {CaseVerdict.PASSED}
     assert os.listdir(os.path.dirname(SECRETS)) == before
     assert read_table().under(str(tmp_path)) == []
+
+
+@pytest.mark.slow
+async def test_flags_that_a_driver_changes_in_its_own_namespace_are_seen(tmp_path: Path) -> None:
+    run = await driver_run.run_driver_tests(
+        external_driver.from_command(sample_driver.command_line("remounts-the-target")),
+        runner.select_cases(ALL_CASES, "^publish/(read-only|mount flags)", ""),
+        CaseSettings(seed=1),
+        lambda result: None,
+        directory=tmp_path / "s",
+        secrets={"key": "open sesame"},
+        api_server=True,
+    )
+    assert {r.name: r.verdict for r in run.results} == {
+        "publish/mount flags": CaseVerdict.PASSED,
+        "publish/read-only": CaseVerdict.PASSED,
+        "publish/read-only beside writable": CaseVerdict.PASSED,
+    }
 
 
 async def test_a_driver_that_ends_for_another_reason_is_not_started_again(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ EFS_LACKS = frozenset(
 )
 EFS_REFUSES = frozenset(
     {f"provision/{mode} block" for mode in MODES}
-    | {"provision/block capacity", "block/data", "expand/block"}
+    | {"provision/block capacity", "block/data", "expand/block", "stats/device"}
     | {"publish/mount flags", "stage/file system type", "power/lost while in use"}
     | {f"share/two nodes {what}" for what in ("write to a device", "read")}
 )
@@ -62,6 +62,7 @@ EBS_LACKS = frozenset({"attach-readonly", "metadata", "mount-group", "shared"})
 EBS_REFUSES = frozenset(
     {f"provision/{mode} {kind}" for mode in MODES[2:] for kind in ("filesystem", "block")}
     | {f"share/two nodes {what}" for what in ("write", "write to a device", "read")}
+    | {"leaks/space"}  # its disks are those of the disk service
 )
 
 

@@ -99,6 +99,10 @@ class Holding(ClusterEnv):
     async def _force_unmount(self) -> None:
         self.forced += 1
 
+    async def _wait_for_crash_loop(self) -> str:
+        await asyncio.Event().wait()
+        return ""
+
     async def delete_created(self) -> None:
         for number in range(10 * (not self.forced)):
             self.livelock.observe_call(unmounted(float(number)))
@@ -144,7 +148,7 @@ async def test_a_case_that_fails_takes_the_witness_with_it(tmp_path: Path) -> No
 
     world = composed(ProcessEnv, tmp_path / "a")
     world._survivor = one = SurvivorPod(world, "claim", "pod", "checksum")
-    one._process = (1, 1)
+    one._process = "process 1, started at 1"
     async with world.survivor_pod(never) as same:
         assert same is one
     assert world._survivor is one

@@ -26,6 +26,10 @@ EXPLAINED = {
     "list/volumes": "not once",
     "delete/in use": "OK, expected FAILED_PRECONDITION",
     "snapshot/two of one volume": "",
+    "snapshot/list": "listed are []",
+    "provision/odd size": "bytes are required, the device has",
+    "stats/device": "NodeGetVolumeStats reports a total of",
+    "power/node starts again": "ControllerPublishVolume must be called",
     "list/condition": "the condition has no message",
     "get/condition": "the condition has no message",
     "publish/mount flags": "no call refuses it",
@@ -67,7 +71,7 @@ BY_CHANCE = {
 async def test_upstreams_example_driver_is_explained_case_by_case() -> None:
     run = await run_cases(external_driver.from_command(f"{peers.path('hostpathplugin')} {HOSTPATH}"))
     # A kill while its state file is written leaves half of one, on which it does not start: by chance.
-    half = {name for name, said in failed_reasons(run).items() if "does not start again" in said}
+    half = {name for name, said in failed_reasons(run).items() if "the driver does not restart" in said}
     assert all(name.startswith("killed during/") for name in half)
     # Where others mount all the time, it gives up reading the mount table: this machine, not this driver.
     busy = {
@@ -87,8 +91,11 @@ async def test_upstreams_example_driver_is_explained_case_by_case() -> None:
 async def test_upstreams_example_driver_in_a_cluster_is_explained() -> None:
     brought = external_driver.from_command(f"{peers.path('hostpathplugin')} {HOSTPATH}")
     run = await run_cases(brought, cases=[*PARTS["one process"], *PARTS["processes"]])
+    excused = ("consistent content of /proc", "does not start again")  # as above
     found = {
-        name: said for name, said in failed_reasons(run).items() if "consistent content of /proc" not in said
+        name: said
+        for name, said in failed_reasons(run).items()
+        if not any(words in said for words in excused)
     }
     assert found.keys() <= ALWAYS | BY_CHANCE, found
     assert failed_reasons(run).keys() >= ALWAYS

@@ -50,10 +50,10 @@ import pytest
 
 MEETING = Path(__file__).parent
 
-def test_meets_the_other_worker(volplane_cluster, claim, pod):
+def test_meets_the_other_worker(volplane_cluster, volplane_claim, volplane_pod):
     me = os.environ["PYTEST_XDIST_WORKER"]
-    data = claim()
-    pod(data).write("line", me)
+    data = volplane_claim()
+    volplane_pod(data).write("line", me)
     place = volplane_cluster.cluster.layout.directory
     (MEETING / f"{me}.new").write_text(f"{place} {volplane_cluster.cluster.url}")
     (MEETING / f"{me}.new").rename(MEETING / f"{me}.here")
@@ -64,7 +64,7 @@ def test_meets_the_other_worker(volplane_cluster, claim, pod):
     words = [file.read_text().split() for file in here]
     assert all(len({pair[i] for pair in words}) == 2 for i in range(2)), words
     assert all(Path(directory, "kubeconfig").exists() for directory, _ in words), "both are up now"
-    assert pod(data).read("line") == me
+    assert volplane_pod(data).read("line") == me
 
 def test_leaves_a_mount(volplane_cluster):
     root = volplane_cluster.cluster.layout.directory
@@ -72,15 +72,15 @@ def test_leaves_a_mount(volplane_cluster):
     one.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "left", str(one)], check=True)
 
-def test_leaves_a_claim_to_the_fixture(claim):
-    claim()
+def test_leaves_a_claim_to_the_fixture(volplane_claim):
+    volplane_claim()
 
-def test_has_a_cluster_in_order(volplane_cluster, claim, pod):
-    data = claim()
-    pod(data).write("line", "hello")
+def test_has_a_cluster_in_order(volplane_cluster, volplane_claim, volplane_pod):
+    data = volplane_claim()
+    volplane_pod(data).write("line", "hello")
     assert volplane_cluster.driver == "folders.example.com"
     assert [c.code for c in volplane_cluster.calls_to("NodePublishVolume")] == ["OK"]
-    running = pod(data)
+    running = volplane_pod(data)
     with pytest.raises(AssertionError, match="ended with 1"):
         running.read("nothing")
     assert running.exec("sh", "-c", "head -c 1000000 /dev/zero >&2; echo done") == "done\\n"

@@ -221,7 +221,19 @@ def test_the_list_names_every_case_with_its_section() -> None:
         (("--driver", "a.yaml", "--driver-command", "./b"), "give a driver"),
         (("--manifest", "m.yaml"), "--manifest and --image must be given together"),
         (("--driver-command", "./b", "--image", "a=b"), "--manifest and --image must be given together"),
-        (("--manifest", "m.yaml", "--image", "foo"), '--image is registry/name=path-or-command, not "foo"'),
+        (
+            ("--manifest", "m.yaml", "--image", "foo="),
+            "--image is registry/name=path-or-command, or registry",
+        ),
+        (("--manifest", "m.yaml", "--image", "foo"), "--image foo has no command: give foo=path-or-command"),
+        (
+            ("--driver-command", "/bin/true", "--container-runtime-endpoint", "unix:///x.sock"),
+            "--container-runtime-endpoint is for --image IMAGE without a command",
+        ),
+        (
+            ("--driver-command", "/bin/true", "--container-runtime-endpoint", "x.sock"),
+            "--container-runtime-endpoint must be a socket such as unix:///run/containerd/containerd.sock",
+        ),
         (("--driver-command", "./b", "--focus", "("), "--focus is a regular expression, not '('"),
         (("--driver-command", "./b", "--skip", "["), "--skip is a regular expression, not '['"),
         (

@@ -17,7 +17,7 @@ from tests.testing.reference_driver import ReferenceDriver
 from volplane.csi import v1
 from volplane.csi.outcome import Code
 from volplane.testing.soak import rules
-from volplane.testing.soak.concurrency import may_run_together, select_steps
+from volplane.testing.soak.concurrency import keeps_target_busy, may_run_together, select_steps
 from volplane.testing.soak.generator import Menu, generate, predict_answer
 from volplane.testing.soak.model import UNKNOWN_DATA, Answer, Known, Limits, Model
 from volplane.testing.soak.report import SoakDisplay
@@ -427,3 +427,37 @@ async def test_shrinking_ends_when_its_time_is_over() -> None:
 
     assert await shrink(life, fails, lambda: len(tried) >= 3) == life
     assert len(tried) == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (Step("NodeGetVolumeStats", volume=0, node=1, target=1), True),
+        (Step("NodeGetVolumeStats", volume=0, node=0), False),
+        (Step("NodeGetVolumeStats", volume=1, node=1), False),
+        (Step("NodePublishVolume", volume=0, node=1, target=1), False),
+    ],
+    ids=["its statistics", "on another node", "of another volume", "another call"],
+)
+def test_only_statistics_may_keep_a_target_busy(other: Step, expected: bool) -> None:
+    unpublish = Step("NodeUnpublishVolume", volume=0, node=1)
+    assert keeps_target_busy(unpublish, [unpublish, other]) is expected
+    assert not keeps_target_busy(other, [unpublish, other])
+
+
+@pytest.mark.parametrize(
+    ("copy", "answer", "expected"),
+    [
+        (Step("CreateSnapshot", volume=0), Answer(None), True),
+        (Step("CreateSnapshot", volume=0), Answer(Code.OK, id="s"), False),
+        (Step("CreateVolume", volume=1, source=Source.VOLUME, origin=0), Answer(None), True),
+        (Step("CreateVolume", volume=1, source=Source.VOLUME, origin=0), Answer(Code.OK, id="w"), False),
+    ],
+    ids=["snapshot without an answer", "snapshot", "clone without an answer", "clone"],
+)
+def test_a_copy_without_an_answer_may_still_be_made(copy: Step, answer: Answer, expected: bool) -> None:
+    model = Model((VolumeKind.MOUNT, VolumeKind.MOUNT), Limits())
+    model.learn([(Step("CreateVolume"), Answer(Code.OK, id="v", capacity=1 << 30))])
+    model.learn([(copy, answer)])
+    assert model.may_be_copied(0) is expected
+    assert not model.may_be_copied(1)

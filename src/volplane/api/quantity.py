@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 _PATTERN = re.compile(r"^([+-]?)(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d+))?$")
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BY_POWER = {v: k for k, v in _DECIMAL.items()}
 _BY_BINARY = {v: k for k, v in _BINARY.items()} | {0: ""}
+
+_NANOS = 10**9  # in a unit
 
 MAX_LENGTH = 256  # characters
 MAX_EXPONENT = 99  # larger numbers would take all the memory to compute
@@ -66,6 +69,24 @@ def milli(text: str | int | float) -> int:
     return -(-number.numerator // number.denominator)
 
 
+class Amount(NamedTuple):
+    """A quantity for sums: exact, because nothing is finer than nano, and with its suffix family."""
+
+    nanos: int
+    family: str
+
+
+@lru_cache(maxsize=4096)
+def amount(text: str) -> Amount:
+    number, family = _read(text)
+    number *= _NANOS
+    return Amount(-(-number.numerator // number.denominator), family)
+
+
+def format_amount(amount: Amount) -> str:
+    return _format(Fraction(amount.nanos, _NANOS), amount.family)
+
+
 def from_bytes(count: int) -> str:
     """The quantity of a size in bytes, with a binary suffix if that is exact."""
     return _binary(count)
@@ -100,7 +121,10 @@ def _exponent(number: Fraction) -> str:
 
 @lru_cache(maxsize=4096)
 def _canonical(text: str) -> str:
-    number, family = _read(text)
+    return _format(*_read(text))
+
+
+def _format(number: Fraction, family: str) -> str:
     if number == 0:
         return "0"
     if family == "exponent":

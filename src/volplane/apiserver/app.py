@@ -46,9 +46,11 @@ from volplane.apiserver.handlers import HANDLERS, on_post
 from volplane.apiserver.inflight import InflightLimiter
 from volplane.apiserver.paths import RequestTarget, parse_path
 from volplane.apiserver.registry import ServedResource
+from volplane.apiserver.start_progress import StartProgress
 from volplane.apiserver.store_errors import to_api_error
 from volplane.apiserver.strategy import ApiCall, RequestUser
 from volplane.apiserver.subresources import POSTS, scale
+from volplane.apiserver.subresources.proxy import ResourceProxy
 from volplane.apiserver.subresources.streams import STREAMS, NodeStreams
 from volplane.base import clock, metrics, trace
 from volplane.base.trace_context import HEADER
@@ -94,6 +96,7 @@ class ApiServerApp:
         streams: NodeStreams,
         audit: AuditLog | None = None,
         *,
+        progress: StartProgress | None = None,
         reads: int = 0,
         writes: int = 0,
     ) -> None:
@@ -102,9 +105,10 @@ class ApiServerApp:
         self.authenticate = authenticate
         self.authorizer = authorizer
         self.streams = streams
+        self.proxy = ResourceProxy(streams)
         self.audit = audit
         self.reads, self.writes = InflightLimiter(reads), InflightLimiter(writes)
-        self.health = health_and_metrics.ServerHealth(backend.store)
+        self.health = health_and_metrics.ServerHealth(backend.store, progress or StartProgress())
         self.discovery = Discovery(backend.registry)
         self.started = asyncio.Event()
         self._ids = _audit_ids()
@@ -165,7 +169,7 @@ class ApiServerApp:
             raise NotFound.path()
         _check_verb(entry, verb, target)
         if target.subresource == "proxy":
-            return await self.streams.proxy(self.backend, target.name, target.below, request)
+            return await self.proxy.serve(self.backend, target, request)
         if verb != "watch":
             query_options.check_timeout(request.query)
         call = self._call(request, user, entry, attributes, target)

@@ -1,8 +1,9 @@
-"""Create what every cluster has at start: namespaces, roles, the client CA's ConfigMap, its own Service."""
+"""Create what every cluster has at start: namespaces, roles, priority classes, client CA, its own Service."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
@@ -22,8 +23,10 @@ from volplane.api.core import (
 )
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta, Resource
+from volplane.api.scheduling import PriorityClass
 from volplane.apiserver.auth.rbac import bootstrap as roles
 from volplane.apiserver.backend import Backend
+from volplane.apiserver.start_progress import StartProgress, StartStep
 from volplane.apiserver.strategies.service_addresses import API_SERVER_IP
 from volplane.apiserver.verbs.create import create
 from volplane.apiserver.verbs.update import SERVER_WRITE, modify
@@ -33,8 +36,32 @@ CLIENT_CA = "extension-apiserver-authentication"  # extension API servers read t
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
-async def bootstrap(backend: Backend) -> None:
-    await asyncio.gather(roles.bootstrap(backend), *(_namespace(backend, name) for name in NAMESPACES))
+PRIORITY_CLASSES = (
+    PriorityClass(
+        metadata=ObjectMeta(name="system-cluster-critical"),
+        value=2_000_000_000,
+        description="Used for system critical pods that must run in the cluster, but can be moved to another "
+        "node if necessary.",
+    ),
+    PriorityClass(
+        metadata=ObjectMeta(name="system-node-critical"),
+        value=2_000_001_000,
+        description="Used for system critical pods that must not be moved from their current node.",
+    ),
+)
+
+
+async def bootstrap(backend: Backend, progress: StartProgress) -> None:
+    await asyncio.gather(
+        _finish(progress, StartStep.ROLES, roles.bootstrap(backend)),
+        _finish(progress, StartStep.PRIORITY_CLASSES, roles.create_missing(backend, PRIORITY_CLASSES)),
+        *(_namespace(backend, name) for name in NAMESPACES),
+    )
+
+
+async def _finish(progress: StartProgress, step: StartStep, work: Awaitable[None]) -> None:
+    await work
+    progress.finish(step)
 
 
 async def _namespace(backend: Backend, name: str) -> None:

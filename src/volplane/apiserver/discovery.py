@@ -33,9 +33,11 @@ _PRIORITY = (
 )  # fmt: skip
 
 # Kinds with two forms, and the one that is stored.
-_STORED_IN = {
+_STORED_IN = {  # by upstream, where that is not the served version
+    "customresourcedefinitions.apiextensions.k8s.io": ("apiextensions.k8s.io", "v1beta1"),
     "events.events.k8s.io": ("", "v1"),
     "horizontalpodautoscalers.autoscaling": ("autoscaling", "v2"),
+    "volumeattributesclasses.storage.k8s.io": ("storage.k8s.io", "v1beta1"),
 }
 
 Groups = Mapping[str, Mapping[str, list[Kind]]]  # group → version → kinds

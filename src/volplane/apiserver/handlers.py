@@ -12,7 +12,7 @@ from volplane.api.errors import APIError
 from volplane.apiserver import decode, query_options, responses
 from volplane.apiserver import patch as patches
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.negotiation import ResponseFormat, negotiate
+from volplane.apiserver.negotiation import ResponseFormat, negotiate, negotiate_stream
 from volplane.apiserver.registry import ServedResource
 from volplane.apiserver.selectors import Selection
 from volplane.apiserver.store_errors import to_api_error
@@ -117,7 +117,8 @@ async def on_delete_collection(
 
 
 async def on_watch(backend: Backend, entry: ServedResource, call: ApiCall, request: Request) -> Response:
-    format = _negotiate_format(entry, request)
+    format = negotiate_stream(request.headers.get("accept"), numbered=not entry.kind.is_custom)
+    responses.check_format(format, lists=False)
     options = query_options.watch_options_of(request.query, entry.kind)
     lines = responses.WatchLines(entry, format, query_options.include_object(request.query))
     pushed = _PushWriter(lines, options.selection)

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from volplane.api.errors import NotFound
 from volplane.apiserver import cpu_offload
+from volplane.apiserver.start_progress import READY_CHECKS, START_CHECKS, StartProgress
 from volplane.base import metrics
 from volplane.base.trace import Trace
 from volplane.store import Store, StoreError
@@ -41,36 +42,20 @@ _HEALTH = ("healthz", "livez", "readyz")
 # Upstream's check names; "etcd" stands for any store. A server without its store must get no requests, but a
 # restart would not help, so /livez does not check the store.
 STORE, SHUTDOWN = "etcd", "shutdown"
-# All parts of the start: they succeed together, when the server has started.
-START = (
-    "poststarthook/start-apiserver-admission-initializer",
-    "poststarthook/generic-apiserver-start-informers",
-    "poststarthook/start-apiextensions-informers",
-    "poststarthook/start-apiextensions-controllers",
-    "poststarthook/crd-informer-synced",
-    "poststarthook/rbac/bootstrap-roles",
-    "poststarthook/scheduling/bootstrap-system-priority-classes",
-    "poststarthook/start-cluster-authentication-info-controller",
-    "poststarthook/start-kube-aggregator-informers",
-    "poststarthook/apiservice-registration-controller",
-    "poststarthook/apiservice-status-available-controller",
-    "poststarthook/kube-apiserver-autoregistration",
-    "autoregister-completion",
-    "poststarthook/apiservice-openapi-controller",
-)
 CHECKS = {
-    "healthz": ("ping", "log", STORE, *START),
-    "livez": ("ping", "log", *START),
-    "readyz": ("ping", "log", STORE, "informer-sync", *START, SHUTDOWN),
+    "healthz": ("ping", "log", STORE, *START_CHECKS),
+    "livez": ("ping", "log", *START_CHECKS),
+    "readyz": ("ping", "log", STORE, *READY_CHECKS, *START_CHECKS, SHUTDOWN),
 }
 
 
 class ServerHealth:
     """The state of the server; the store is checked on each request."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, progress: StartProgress) -> None:
         self._store = store
-        self.started = self.closing = False
+        self._progress = progress
+        self.closing = False
         self._logged = ""  # the store's last error, to log changes only
 
     async def failures(self, names: Iterable[str]) -> dict[str, str]:
@@ -79,8 +64,7 @@ class ServerHealth:
         found = {}
         if STORE in names and (why := await self._store_failure()):
             found[STORE] = why
-        if not self.started:
-            found |= dict.fromkeys(names & {*START, "informer-sync"}, "not finished")
+        found |= self._progress.find_unfinished(names)
         if SHUTDOWN in names and self.closing:
             found[SHUTDOWN] = "process is shutting down"
         return found
@@ -115,7 +99,7 @@ async def health_response(request: Request, state: ServerHealth) -> Response:
         return Response(status=500 if failed else 200, headers=_TEXT, body=body.encode())
     left_out = frozenset(request.query.all("exclude"))
     # A server that starts is alive.
-    left_to_check = set(checks) - left_out - (set(START) if top == "livez" else set())
+    left_to_check = set(checks) - left_out - (START_CHECKS.keys() if top == "livez" else set())
     failed = await state.failures(left_to_check)
     verbose = failed or "verbose" in request.query.raw
     body = _verbose_report(top, checks, left_out, failed) if verbose else "ok"

@@ -42,6 +42,16 @@ def negotiate(accept: str, *, numbered: bool = True) -> ResponseFormat:
     raise NotAcceptable(f"only the following media types are accepted: {listed}")
 
 
+def negotiate_stream(accept: str, *, numbered: bool = True) -> ResponseFormat:
+    """The format of a watch: YAML has no form for a stream."""
+    format = negotiate(accept, numbered=numbered)
+    if format.media == YAML:
+        streams = (JSON, PROTOBUF) if numbered or format.transform else (JSON,)
+        listed = ", ".join(f"{media};stream=watch" for media in streams)
+        raise NotAcceptable(f"only the following media types are accepted: {listed}")
+    return format
+
+
 def _clauses(accept: str) -> list[tuple[str, dict[str, str]]]:
     clauses = []
     for at, text in enumerate(accept.split(",")):
@@ -60,13 +70,15 @@ def _quality(text: str) -> float:
 
 def _format_of(clause: tuple[str, dict[str, str]]) -> ResponseFormat | None:
     media, parameters = clause
+    transform = parameters.get("as", "")
+    if media == PROTOBUF and transform == TABLE:
+        return None
     if media in ("*/*", "application/*", PROTOBUF):
         media = JSON
     if media not in (JSON, YAML):
         return None
-    transform = parameters.get("as", "")
     if not transform:
-        return ResponseFormat(media)
+        return None if parameters.keys() & {"g", "v"} else ResponseFormat(media)
     version = parameters.get("v", "v1")
     if parameters.get("g") != "meta.k8s.io" or transform not in _TRANSFORMS or version not in _TABLE_VERSIONS:
         return None

@@ -39,6 +39,10 @@ class ObjectAccess(Protocol[O]):
         """The stored bytes as a client gets them; revision 0: not stored (a dry run)."""
         ...
 
+    def to_list_item(self, value: bytes, revision: int) -> bytes:
+        """As an item of a list: built-in kinds have no kind and apiVersion there."""
+        ...
+
     def metadata(self, obj: O) -> ObjectMeta: ...
 
     def with_metadata(self, obj: O, metadata: ObjectMeta) -> O: ...
@@ -86,6 +90,13 @@ class StructAccess:
 
     def to_wire(self, value: bytes, revision: int) -> bytes:
         return _wire(self._head, value, revision)
+
+    def to_list_item(self, value: bytes, revision: int) -> bytes:
+        return _wire(OPENING, value, revision)
+
+    def without_head(self, wire: bytes) -> bytes:
+        """The wire form without kind and apiVersion."""
+        return OPENING + wire.removeprefix(self._head)
 
     def metadata(self, obj: Any) -> ObjectMeta:
         metadata: ObjectMeta = obj.metadata
@@ -140,6 +151,9 @@ class DictAccess:
 
     def to_wire(self, value: bytes, revision: int) -> bytes:
         return _wire(self._head, value, revision)
+
+    def to_list_item(self, value: bytes, revision: int) -> bytes:
+        return self.to_wire(value, revision)
 
     def metadata(self, obj: Plain) -> ObjectMeta:
         return msgspec.convert(codec.encode_raw_metadata(obj.get("metadata") or {}), ObjectMeta)

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from volplane.api.errors import APIError, NotAcceptable
 from volplane.apiserver import cpu_offload, tables
 from volplane.apiserver.backend import WriteResult
-from volplane.apiserver.negotiation import JSON, METADATA, METADATA_LIST, YAML, ResponseFormat
+from volplane.apiserver.negotiation import JSON, METADATA, METADATA_LIST, TABLE, YAML, ResponseFormat
 from volplane.apiserver.registry import ServedResource
 from volplane.apiserver.selectors import Selection
 from volplane.apiserver.verbs.list import ListResult
@@ -109,8 +109,8 @@ def _transform(
 ) -> bytes:
     match format.transform:
         case "Table":
-            table = tables.render(entry.kind, [obj()], include or "Metadata", columns, entry.strategy.printer)
-            table["apiVersion"] = f"meta.k8s.io/{format.version}"
+            printer, wanted = entry.strategy.printer, include or "Metadata"
+            table = tables.render(entry.kind, [obj()], wanted, columns, printer, format.version)
             return _encoder.encode(table)
         case "PartialObjectMetadata":
             return partial_object_metadata(wire, format.version)
@@ -170,7 +170,8 @@ async def list_response(
         case "PartialObjectMetadata":
             raise _no_list()
         case _:
-            items = await cpu_offload.map_in_turns(records, lambda r: wire(r.value, r.revision), AT_ONCE)
+            item = entry.access.to_list_item
+            items = await cpu_offload.map_in_turns(records, lambda r: item(r.value, r.revision), AT_ONCE)
             return await object_response(format, 200, _list(entry.list_prefix, meta, items))
 
 
@@ -182,16 +183,15 @@ async def _table(
     include: str,
 ) -> bytes:
     printer = entry.strategy.printer
-    table = tables.render(entry.kind, [], include, True, printer)
+    table = tables.render(entry.kind, [], include, True, printer, format.version)
 
     def rows(record: StoreRecord) -> Raw:
-        encoded = tables.render(entry.kind, [entry.watch_cache.object(record)], include, False, printer)
+        obj = entry.watch_cache.object(record)
+        encoded = tables.render(entry.kind, [obj], include, False, printer, format.version)
         return Raw(_encoder.encode(encoded["rows"][0]))
 
     encoded = await cpu_offload.map_in_turns(records, rows, ROWS_AT_ONCE)
-    return _encoder.encode(
-        {**table, "apiVersion": f"meta.k8s.io/{format.version}", "metadata": meta, "rows": encoded}
-    )
+    return _encoder.encode({**table, "metadata": meta, "rows": encoded})
 
 
 def _list_meta(found: ListResult) -> dict[str, Any]:
@@ -218,10 +218,10 @@ class WatchLines:
         self._wanted = format
         self._include = include
         self._columns = True
-        kind = entry.kind
-        self._bookmark = (
-            f'{{"type":"BOOKMARK","object":{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",'
-        )
+        kind, api_version = entry.kind.kind, entry.kind.api_version
+        if format.transform:
+            kind, api_version = format.transform, f"meta.k8s.io/{format.version}"
+        self._bookmark = f'{{"type":"BOOKMARK","object":{{"kind":"{kind}","apiVersion":"{api_version}",'
 
     def encode(self, batch: Sequence[WatchItem]) -> bytes:
         return b"".join([self._line(item) for item in batch])
@@ -250,6 +250,8 @@ class WatchLines:
     def _bookmark_line(self, item: WatchItem) -> bytes:
         annotations = f',"annotations":{{"{INITIAL_END}":"true"}}' if item.ends_initial else ""
         meta = f'"metadata":{{"resourceVersion":"{item.revision}","creationTimestamp":null{annotations}}}'
+        if self._wanted.transform == TABLE:
+            meta = f'"metadata":{{"resourceVersion":"{item.revision}"}},"columnDefinitions":null,"rows":[]'
         return f"{self._bookmark}{meta}}}}}\n".encode()
 
 

@@ -24,6 +24,7 @@ from volplane.apiserver.bootstrap import publish_api_server, publish_client_ca
 from volplane.apiserver.in_process_server import InProcessServer
 from volplane.apiserver.in_process_transport import InProcessTransport
 from volplane.apiserver.settings import ApiServerOptions
+from volplane.apiserver.start_progress import StartStep
 from volplane.apiserver.strategies.pods import PodStrategy
 from volplane.apiserver.strategies.pods.admission import TolerationSeconds
 from volplane.apiserver.strategy import RequestUser
@@ -75,11 +76,13 @@ class RunningApiServer:
 
     async def start(self) -> None:
         await self.core.start()
+        progress = self.core.progress
         await publish_client_ca(self.backend, self.ca.decode())
+        progress.finish(StartStep.CLIENT_CA)
         await publish_api_server(self.backend, self._address, self.port)
+        progress.finish(StartStep.SERVICE)
         self.write_kubeconfig(self.kubeconfig, ADMIN.name, ADMIN.groups)
         self._app.started.set()
-        self._app.health.started = True
 
     async def close(self, grace: float = 5.0) -> None:
         self._app.health.closing = True
@@ -123,6 +126,7 @@ async def run(options: ApiServerOptions, store: Store) -> RunningApiServer:
         core.authorizer,
         NodeStreams(to_nodes),
         AuditLog(options.audit_log_path) if options.audit_log_path else None,
+        progress=core.progress,
         reads=options.max_requests_inflight,
         writes=options.max_mutating_requests_inflight,
     )

@@ -78,6 +78,12 @@ class ApiCall(Struct):
     )
     warnings: list[str] = field(default_factory=list)  # hooks append; each becomes a Warning header
     annotations: dict[str, str] = field(default_factory=dict)  # hooks add; they go to the audit log
+    releases: list[Callable[[], None]] = field(default_factory=list)  # admission adds; called after the write
+
+    def release(self) -> None:
+        """Give back what admission reserved for a write that is stored now, or has failed."""
+        while self.releases:
+            self.releases.pop()()
 
 
 class ScaleAccess(Protocol):

@@ -12,7 +12,7 @@ from volplane.apiserver.strategy import ApiCall
 from volplane.base import trace
 from volplane.base.trace_context import root_span_id
 from volplane.rules.state_changes import changed_volumes, list_changes
-from volplane.rules.trace_subjects import list_trace_facts, subject_of_unique_name
+from volplane.rules.trace_subjects import has_new_facts, list_trace_facts, subject_of_unique_name
 
 if TYPE_CHECKING:
     from volplane.apiserver.backend import Backend
@@ -49,7 +49,8 @@ async def _describe_write(backend: Backend, call: ApiCall, made: trace.span, old
     if call.subresource:
         made.attrs["subresource"] = call.subresource
     obj = new if new is not None else old
-    await _learn(backend, obj)
+    if new is None or has_new_facts(old, new) or not backend.trace.index.is_known(subject):
+        await _learn(backend, obj)
     if subject.startswith("node/"):
         made.traces = await _find_traces_of_volumes(backend, changes)
     elif subject.startswith("pvc/") and old is None:

@@ -21,6 +21,7 @@ of the file are written back for the next process, so a role can be killed again
     pod:network:before|after                a pod gets its network namespace and address
     cri:<Method>:before|after               node that calls a container runtime
     container:<start|stop|remove>:before|after, container:stop:asked
+    backup:<step>, restore:<step>           `volplane backup` and `volplane restore`
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
 """Spans on disk: each process appends to its own files, in one directory for all processes.
 
-A file is a list of JSON lines: a header with the role and its clocks, then spans. Every span is one `write`,
-so it is kept when the process is killed. A full file is closed and another is begun; the oldest files are
-removed when all together are too large or too old. A full disk pauses recording and stops nothing else.
+A file is a list of JSON lines: a header with the role and its clocks, then spans. The spans of one turn of
+the event loop are one `write`, so a killed process loses at most its last turn. A full file is closed and
+another is begun; the oldest files are removed when all together are too large or too old. A full disk pauses
+recording and stops nothing else.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,6 +27,7 @@ SUFFIX = ".spans"
 FILES = 32  # a file has this part of the allowed size
 SMALLEST_FILE = 64 * 1024
 CLOCK_STEP = 5_000_000  # nanoseconds; a larger change of the wall clock is written down
+HEADERS = re.compile(rb"^\{.*$", re.MULTILINE)  # in the content of a file
 RETRY = 30.0  # seconds until recording is tried again after an error
 
 
@@ -45,12 +48,23 @@ class StoredSpan(Struct, frozen=True):
     is_cut_off: bool = False  # its process ended before it did
 
 
-class SpanRecorder:
-    """Appends the spans of one process to its files. `SpanRecorder.write` is a sink of a trace."""
+Schedule = Callable[[Callable[[], None]], object]
 
-    def __init__(self, directory: Path, role: str, *, max_size: int, max_age: float) -> None:
+
+class SpanRecorder:
+    """Appends the spans of one process to its files. `SpanRecorder.write` is a sink of a trace.
+
+    `schedule` is the event loop's `call_soon`: spans of its thread are written together. Spans of other
+    threads, and all spans if it is None, are written at once.
+    """
+
+    def __init__(
+        self, directory: Path, role: str, *, max_size: int, max_age: float, schedule: Schedule | None = None
+    ) -> None:
         self.directory, self.role = directory, role
         self.max_size, self.max_age = max_size, max_age
+        self._schedule, self._thread = schedule, threading.get_ident()
+        self._pending: list[bytes] = []
         self._life = f"{os.getpid()}-{time.time_ns():x}"
         self._file = -1
         self._room = 0
@@ -63,28 +77,46 @@ class SpanRecorder:
         if self._retry_at and time.monotonic() < self._retry_at:
             return
         with self._lock:  # mounts are recorded by threads
-            self._append(span + b"\n")
+            self._pending.append(span)
+            if self._schedule is None or threading.get_ident() != self._thread:
+                self._write_pending()
+                return
+            is_first = len(self._pending) == 1
+        if is_first:
+            self._schedule(self.flush)
 
-    def _append(self, line: bytes) -> None:
+    def flush(self) -> None:
+        """Write the spans that wait for the end of the loop's turn."""
+        with self._lock:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        if pending:
+            self._append(b"\n".join((*pending, b"")))
+
+    def _append(self, lines: bytes) -> None:
         try:
             if self._room <= 0:
                 self._begin_file()
             offset = time.time_ns() - time.monotonic_ns()
             if abs(offset - self._offset) > CLOCK_STEP:
                 self._write_header(offset)
-            if os.write(self._file, line) != len(
-                line
-            ):  # a full disk: the rest would be part of the next line
-                raise OSError("the disk is full")
-            self._room -= len(line)
+            if os.write(self._file, lines) != len(lines):
+                raise OSError("the disk is full")  # the rest would be part of the next line
+            self._room -= len(lines)
             self._retry_at = 0.0
         except OSError as error:
             if not self._retry_at:
                 log.warning("steps of volumes are not recorded in %s: %s", self.directory, error)
             self._retry_at = time.monotonic() + RETRY
-            self.close()
+            self._close_file()
 
     def close(self) -> None:
+        self.flush()
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._file >= 0:
             os.close(self._file)
         self._file, self._room = -1, 0
@@ -102,7 +134,7 @@ class SpanRecorder:
                 total -= file.size
 
     def _begin_file(self) -> None:
-        self.close()
+        self._close_file()
         self.directory.mkdir(mode=0o700, exist_ok=True)
         name = f"{self.role.replace('/', '-')}.{time.time_ns():x}{SUFFIX}"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -152,6 +184,15 @@ class SpanReader:
             found += self._read_file(file.path)
         return sorted(found, key=lambda stored: stored.span.start)
 
+    def skip(self) -> None:
+        """Go to the end of all files: `read` returns what is added from now on."""
+        for file in _list_files(self._directory):
+            data = _read_bytes(file.path)
+            end = data.rfind(b"\n") + 1
+            for header in HEADERS.findall(data, 0, end):
+                self._decode(file.path, header)
+            self._read[file.path.name] = end
+
     def in_progress(self) -> list[StoredSpan]:
         """The spans that have begun and not ended; those of a process that is gone are cut off."""
         return [
@@ -160,7 +201,7 @@ class SpanReader:
 
     def _may_live(self, id: str) -> bool:
         role, life = self._lives[id]
-        return self._newest[role][1] == life and _is_running(life)
+        return self._newest[role][1] == life and is_running(life)
 
     def _read_file(self, path: Path) -> Iterator[StoredSpan]:
         at = self._read.get(path.name, 0)
@@ -204,7 +245,15 @@ class SpanReader:
         return stored
 
 
-def _is_running(life: str) -> bool:
+def _read_bytes(path: Path) -> bytes:
+    """The content of a file; nothing if it was removed meanwhile."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def is_running(life: str) -> bool:
     try:
         os.kill(int(life.partition("-")[0]), 0)
     except ProcessLookupError:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # wall time at loop time zero, the same in every run
 SOCKET_GRACE = 0.002  # real seconds that a peer gets to answer before time jumps
-PATIENCE = 10.0  # real seconds after which work that hangs no longer stops the clock
+WAIT_TIMEOUT = 10.0  # real seconds after which work that hangs no longer stops the clock
 
 
 class _TimeJumpSelector(selectors.DefaultSelector):
@@ -43,7 +43,7 @@ class _TimeJumpSelector(selectors.DefaultSelector):
 
     def _real_wait(self) -> float:
         if self.busy:
-            return PATIENCE
+            return WAIT_TIMEOUT
         sockets = len(self.get_map()) - 1  # the loop's own wake-up pipe is always there
         return SOCKET_GRACE if sockets else 0
 
@@ -76,6 +76,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._leaping.busy += 1
         future.add_done_callback(self._work_done)
         return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait until the threads have ended. From Python 3.12 on there is a timeout, which is not virtual."""
+        with self.real_work():
+            await super().shutdown_default_executor()
 
     def _work_done(self, _: Future[Any]) -> None:
         self._leaping.busy -= 1

@@ -17,6 +17,7 @@ from volplane.cli.options import options
 from volplane.cli.serve import require_root, serve
 from volplane.cloud import CloudInstance, CloudOptions
 from volplane.host import Host
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.store.sqlite import SqliteStore
 
 
@@ -36,7 +37,8 @@ def command(settings: CloudOptions, instances_file: str) -> None:
             raise CommandError(f"{variable} is not set; it is needed to verify requests")
         settings = structs.replace(settings, **{field: os.environ[variable]})
     settings = structs.replace(settings, instances=_instances(instances_file))
-    serve(lambda stop: _serve(settings, stop))
+    registry = WaitRegistry()
+    serve(lambda stop: _serve(settings, stop, registry), wait_registry=registry)
 
 
 def _instances(path: str) -> tuple[CloudInstance, ...]:
@@ -48,14 +50,15 @@ def _instances(path: str) -> tuple[CloudInstance, ...]:
         raise CommandError(f"--instances-file {path}: {error}") from error
 
 
-async def _serve(settings: CloudOptions, stop: asyncio.Event) -> None:
+async def _serve(settings: CloudOptions, stop: asyncio.Event, registry: WaitRegistry) -> None:
     host = Host()
     path = os.path.join(settings.data_dir, "state.db")
     store = await SqliteStore.open(path, window=cloud.EVENT_WINDOW)
     try:
-        await run_until(
-            stop, cloud.run(settings, host, store, ready=lambda url: click.echo(f"serving on {url}"))
+        serving = cloud.run(
+            settings, host, store, ready=lambda url: click.echo(f"serving on {url}"), wait_registry=registry
         )
+        await run_until(stop, serving)
     finally:
         await store.close()
         await host.close()

@@ -12,6 +12,8 @@ import click
 from volplane.cli.error import CommandError
 from volplane.client.kubeconfig import BadKubeconfig, update
 from volplane.cluster.data_directory import DataDirectory
+from volplane.cluster.data_version import check_version
+from volplane.cluster.errors import UnusableDataDirectory
 from volplane.cluster.lifecycle import DEFAULT_DIRECTORY, name_directory
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -51,6 +53,14 @@ def require_cluster(layout: DataDirectory) -> None:
     """Raises CommandError if there is no cluster in the directory."""
     if not layout.lock.exists():
         raise CommandError(f"no cluster in {layout.directory}: start one with {describe_up(layout)}")
+
+
+def require_known_version(layout: DataDirectory) -> None:
+    """Raises CommandError if a newer version has written the directory."""
+    try:
+        check_version(layout)
+    except UnusableDataDirectory as error:
+        raise CommandError(str(error)) from error
 
 
 def describe_up(layout: DataDirectory) -> str:

@@ -30,7 +30,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 WAITS = 3  # exit code if something waits
 WIDEST = 110
-PATIENCE = 60.0  # timeout in seconds
+WAIT_TIMEOUT = 60.0  # timeout in seconds
 
 
 class ClusterChoice(Struct, frozen=True):
@@ -48,6 +48,17 @@ class ClusterChoice(Struct, frozen=True):
     def spans(self) -> Path | None:
         """The directory with the recorded steps, beside the kubeconfig of `volplane up`."""
         return self.files[0].parent / "spans" if self.files else None
+
+    @property
+    def title(self) -> str:
+        """What people call the cluster: its directory, or its context."""
+        if self.context.context or not self.files:
+            return self.context.context or "this cluster"
+        return (
+            self.files[0].stem
+            if self.files[0].name != "kubeconfig"
+            else self.files[0].parent.name.lstrip(".")
+        )
 
     @property
     def namespace(self) -> str:
@@ -135,7 +146,7 @@ def read_cluster(
     except APIError as error:
         raise CommandError(f"the API server does not answer: {error}") from error
     except TimeoutError:
-        raise CommandError(f"no answer within {PATIENCE:g} seconds") from None
+        raise CommandError(f"no answer within {WAIT_TIMEOUT:g} seconds") from None
 
 
 def read_roles(
@@ -175,7 +186,7 @@ async def _read(
     caches = SnapshotCaches(transport, namespace=namespace)
     try:
         await transport.log_in()  # without a timeout: a plugin may ask the user for a password
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             return await read(caches)
     finally:
         await caches.close()

@@ -15,6 +15,8 @@ def command(shell: str) -> None:
     bash: source <(volplane completion bash)
     zsh:  source <(volplane completion zsh)
     fish: volplane completion fish | source
+
+    Completes verbs, options, kinds, and the names of objects in the cluster that the other words choose.
     """
     from volplane.cli import volplane
 

@@ -6,11 +6,13 @@ import shutil
 
 import click
 
-from volplane.cli.cluster_directory import context_name, directory_options, require_cluster
+from volplane.cli.cluster_directory import context_name, describe_choice, directory_options, require_cluster
 from volplane.cli.error import CommandError
+from volplane.cli.serve import enter_namespace
 from volplane.cli.stop import stop_cluster
 from volplane.client.kubeconfig import BadKubeconfig, update
 from volplane.cluster.data_directory import DataDirectory
+from volplane.cluster.service import choose_unit
 from volplane.host.mounts import read_table
 
 
@@ -20,6 +22,14 @@ from volplane.host.mounts import read_table
 def command(yes: bool, layout: DataDirectory) -> None:
     """Stop a cluster and delete its data directory, with all objects and disks. Asks first."""
     require_cluster(layout)
+    enter_namespace(layout)
+    for unit in (choose_unit(layout), choose_unit(layout, user=True)):
+        if unit.exists:
+            user = " --user" if unit.user else ""
+            raise CommandError(
+                f"the cluster is a service: remove it first, with volplane service uninstall{user}"
+                f"{describe_choice(layout)}"
+            )
     if not yes:
         click.confirm(f"Delete {layout.directory} with all objects and disks?", abort=True, err=True)
     stop_cluster(layout)

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from volplane.api.core import Pod
+from volplane.base.user_namespace import is_user_namespace
 from volplane.cli.demo_script import NAMESPACE, DemoScript
 from volplane.cli.demo_table import DemoTable
 from volplane.cli.explain import explain_target
@@ -24,6 +25,7 @@ from volplane.cluster.single_process import Cluster, ClusterOptions
 from volplane.explain.resolve import ExplainTarget
 from volplane.explain.result import ExplainResult
 
+DISKS, DIRECTORIES = "gp3", "efs"  # StorageClasses
 WIDTH = 110  # of the table, also without a terminal
 
 
@@ -56,13 +58,23 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
     console.print(
         "Starting a cluster: API server, store, controllers, scheduler, two nodes, disk service, driver …"
     )
-    async with Cluster(ClusterOptions(data_dir=str(directory), nodes=2)) as cluster:
+    if is_user_namespace():
+        console.print(
+            "  Without root there are no loop devices: the volume is a shared directory (StorageClass efs).\n"
+            "  With a disk: sudo volplane demo"
+        )
+    async with Cluster(ClusterOptions(data_dir=str(directory), nodes=2, ui="off")) as cluster:
         await cluster.wait_ready()
         console.print(f"  ready after {time.monotonic() - began:.2f} s at {cluster.url}\n")
         transport = kubeconfig.load(cluster.layout.kubeconfig, agent="volplane-demo")
         client = Client(transport, component="volplane-demo")
         try:
-            script = DemoScript(client, directory, lambda pod: _explain(cluster, transport, pod))
+            script = DemoScript(
+                client,
+                directory,
+                lambda pod: _explain(cluster, transport, pod),
+                storage_class=DIRECTORIES if is_user_namespace() else DISKS,
+            )
             await _run_script(console, script, DemoTable(cluster.trace))
         finally:
             await client.close()
@@ -91,9 +103,8 @@ async def _run_script(console: Console, script: DemoScript, steps: DemoTable) ->
     await script.move()
     console.print(f"[bold]The proof[/bold]  written on {script.first_node}: {script.line}")
     console.print(f"           read on {script.second_node}:    {script.read}")
-    console.print(
-        f"           the pod moved in {script.moved_in * 1000:.0f} ms, detach and attach included\n"
-    )
+    attached = ", detach and attach included" if script.storage_class == DISKS else ""
+    console.print(f"           the pod moved in {script.moved_in * 1000:.0f} ms{attached}\n")
     if script.read != script.line:
         raise SystemExit("the data is not what was written")
     for what in await script.clean_up():

@@ -36,17 +36,23 @@ from volplane.explain.result import ExplainResult
 T = TypeVar("T", bound=Resource)
 
 CLAIM, WRITER, READER, NAMESPACE = "demo-data", "demo-writer", "demo-reader", "default"
-PATIENCE, LOOK_INTERVAL = 60.0, 2.0  # seconds
+WAIT_TIMEOUT, LOOK_INTERVAL = 60.0, 2.0  # seconds
 FAILURES = ("FailedMount", "FailedAttachVolume", "ProvisioningFailed")
 FAILED_TIMES = 3  # of an operation, until the demo gives up
 
 
 class DemoScript:
     def __init__(
-        self, client: Client, directory: Path, explain: Callable[[str], Awaitable[ExplainResult]]
+        self,
+        client: Client,
+        directory: Path,
+        explain: Callable[[str], Awaitable[ExplainResult]],
+        *,
+        storage_class: str = "gp3",
     ) -> None:
         """`explain` says what a pod waits for."""
         self.client, self._explain = client, explain
+        self.storage_class = storage_class
         self.claim, self.writer = f"{NAMESPACE}/{CLAIM}", f"{NAMESPACE}/{WRITER}"
         self.results = directory / "results"  # a host directory to which the containers write results
         self.results.mkdir(mode=0o755)
@@ -64,7 +70,7 @@ class DemoScript:
         await self._caches()
         self.began = time.monotonic_ns()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.client.create(_claim()))
+            group.create_task(self.client.create(self._claim()))
             group.create_task(
                 self.client.create(self._pod(WRITER, f"echo '{self.line}' > /data/line && sync"))
             )
@@ -141,14 +147,14 @@ class DemoScript:
             end()
 
     async def _check_wait(self, pod: str, what: str, seconds: float) -> None:
-        """Raise CommandError if nothing will change, or after PATIENCE."""
-        late = seconds >= PATIENCE
+        """Raise CommandError if nothing will change, or after WAIT_TIMEOUT."""
+        late = seconds >= WAIT_TIMEOUT
         if pod and (late or await self._fails_again(pod)):
             found = await self._explain(pod)
             advice = "".join(f"\n  - {line}" for line in found.advice)
             raise CommandError(f"{found.subject} waits: {found.answer}{advice}")
         if late:
-            raise CommandError(f"timed out after {PATIENCE:g} s waiting for: {what}")
+            raise CommandError(f"timed out after {WAIT_TIMEOUT:g} s waiting for: {what}")
 
     async def _fails_again(self, pod: str) -> bool:
         """Whether an operation for the pod or the claim has failed more than once."""
@@ -160,6 +166,16 @@ class DemoScript:
             and event.involved_object.name in (pod, CLAIM)
         ]
         return sum(max(event.count, 1) for event in events) >= FAILED_TIMES
+
+    def _claim(self) -> PersistentVolumeClaim:
+        return PersistentVolumeClaim(
+            metadata=ObjectMeta(name=CLAIM, namespace=NAMESPACE),
+            spec=PersistentVolumeClaimSpec(
+                access_modes=("ReadWriteOnce",),
+                storage_class_name=self.storage_class,
+                resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
+            ),
+        )
 
     def _pod(self, name: str, script: str) -> Pod:
         mounts = (
@@ -184,14 +200,3 @@ class DemoScript:
                 ),
             ),
         )
-
-
-def _claim() -> PersistentVolumeClaim:
-    return PersistentVolumeClaim(
-        metadata=ObjectMeta(name=CLAIM, namespace=NAMESPACE),
-        spec=PersistentVolumeClaimSpec(
-            access_modes=("ReadWriteOnce",),
-            storage_class_name="gp3",
-            resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
-        ),
-    )

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
+from msgspec import structs
 
 from volplane.api.storage import StorageClass
 from volplane.cli.error import CommandError
 from volplane.cluster import external_driver, user_drivers
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.errors import CannotStart
-from volplane.cluster.saved_options import CommandLine, SavedOptions, load_options
+from volplane.cluster.external_driver.caller_environment import select_variables
+from volplane.cluster.saved_options import CommandLine, SavedOptions, SavedRuntime, load_options
 from volplane.cluster.user_drivers import BadImageSyntax, DiscoveredDrivers, UserDrivers
 from volplane.node.image_overrides import image_repository
 
@@ -37,8 +39,8 @@ _OPTIONS = (
         "--image",
         "images",
         multiple=True,
-        metavar="IMAGE=COMMAND",
-        help="run this command instead of the image",
+        metavar="IMAGE[=COMMAND]",
+        help="run this command instead of the image; without a command the image, not a built-in sidecar",
     ),
     click.option(
         "--builtin-drivers/--no-builtin-drivers",
@@ -80,8 +82,9 @@ def _absolute(path: str) -> str:
 def load_user_drivers(options: SavedOptions) -> UserDrivers:
     """Read the files of the options. Raises CannotStart."""
     external_drivers = [external_driver.read_driver_file(path) for path in options.drivers]
+    environment = select_variables(os.environ)
     external_drivers += [
-        external_driver.ExternalDriver(controller=line.command, node=line.command)
+        external_driver.ExternalDriver(controller=line.command, node=line.command, environment=environment)
         for line in options.commands
     ]
     objects = tuple(obj for path in options.manifests for obj in user_drivers.read_manifests(path))
@@ -104,7 +107,7 @@ def resolve_user_drivers(directory: str, **given: Any) -> tuple[UserDrivers, boo
         if saved := collect_options(**given):
             return load_user_drivers(saved), False
         layout = DataDirectory(directory)
-        saved = load_options(layout)
+        saved = structs.replace(load_options(layout), runtime=SavedRuntime())
     except BadImageSyntax as error:
         raise click.UsageError(str(error)) from error
     except CannotStart as error:

@@ -65,8 +65,10 @@ def options(
     hide: tuple[str, ...] = (),
     given: Mapping[str, Any] | None = None,
     sidecar: bool = False,
+    argument: str = "settings",
 ) -> Callable[[Verb], Verb]:
-    """Add the flags of `settings` to a verb, which is called with `settings=`. `given`: hidden values.
+    """Add the flags of `settings` to a verb, which is called with `settings=` or another argument.
+    `given`: hidden values.
 
     A `sidecar` also accepts and ignores flags of upstream's logging and runtime, as manifests use them.
     """
@@ -82,7 +84,7 @@ def options(
                 made = parse(settings, [], given={**(given or {}), **chosen})
             except BadFlag as error:
                 raise click.UsageError(str(error)) from error
-            verb(settings=made, **values)
+            verb(**{argument: made}, **values)
 
         run.__name__, run.__doc__ = verb.__name__, verb.__doc__
         made: Verb = run

@@ -21,13 +21,18 @@ from volplane.base import descriptors, log, memory, trace
 from volplane.base.files import UnusableFile
 from volplane.base.locks import LockHeld
 from volplane.base.tasks import background
+from volplane.base.user_namespace import has_ranges, is_user_namespace, reexec_as_root
 from volplane.cli.client_factory import connect as connect
 from volplane.cli.error import CommandError
+from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.errors import CannotStart
+from volplane.cluster.leftovers import find_namespace_process
+from volplane.loops.leader import LeaseLost
 from volplane.loops.span_recording import read_environment, record_spans
 from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
 from volplane.store import StoreFailed, StoreInUse
 from volplane.web import BadAddress, PortInUse
+from volplane.web.sigv4 import NoAwsKeys
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +85,7 @@ def user_message(error: BaseException) -> str:
         return f"{error}; stop it first, or choose another --data-dir"
     if isinstance(error, LockHeld):
         return f"{error}; stop it first, or choose another --root-dir"
-    if isinstance(error, StoreFailed | UnusableFile):
+    if isinstance(error, StoreFailed | UnusableFile | NoAwsKeys | LeaseLost):
         return str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename or 'the data directory'}"
@@ -158,14 +163,25 @@ def require_descriptors(files: int) -> None:
         raise CommandError(f"the limit of open files is {limit}, but at least {files} are needed: {RAISE}")
 
 
-def require_root(*, loops: bool = True) -> None:
-    """Check that the process is root, to attach and mount disks. Raises CommandError."""
+def require_root(layout: DataDirectory | None = None, *, loops: bool = True) -> None:
+    """Make sure that the process is root, to attach and mount disks; raises CommandError if `loops` and the
+    machine has no loop devices.
+
+    An ordinary user gets a user namespace: then this does not return, and the command runs once more. If
+    containers of the cluster in `layout` still run, it is their namespace, with their mounts.
+    """
     if os.geteuid() != 0:
-        raise CommandError(
-            "needs root: it attaches disks as loop devices, mounts them, and creates namespaces.\n"
-            "  Run it with sudo, or in a container or VM where you are root."
-        )
-    if loops and not os.path.exists("/dev/loop-control"):
+        reexec_as_root(find_namespace_process(layout) if layout is not None else 0)
+    if loops and not is_user_namespace() and not os.path.exists("/dev/loop-control"):
         raise CommandError(
             "this machine has no loop devices (/dev/loop-control is missing): load the module `loop`"
         )
+
+
+def enter_namespace(layout: DataDirectory, *, always: bool = False) -> None:
+    """For a verb that reads or removes files of a cluster: if it belongs to an ordinary user, its containers
+    and mounts are in a user namespace, and its files may belong to users of one. `always`: the owners of
+    files matter, and only root of a namespace sees them as the cluster does.
+    """
+    if os.geteuid() != 0 and ((process := find_namespace_process(layout)) or always or has_ranges()):
+        reexec_as_root(process)

@@ -1,7 +1,7 @@
 """`volplane snapshotter`: the snapshotter sidecar of a driver, with external-snapshotter's flags."""
 
 from volplane.cli.sidecar import verb
-from volplane.sidecars import snapshotter
+from volplane.sidecars.snapshotter import service as snapshotter
 
 command = verb(
     "csi-snapshotter",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -24,14 +25,30 @@ from volplane.cli.serve import require_root, serve
 from volplane.cluster import external_driver, helm_chart
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.external_driver import ExternalDriver
-from volplane.cluster.user_drivers import BadImage, BadImageSyntax, parse_image_option, read_manifests
+from volplane.cluster.user_drivers import (
+    BadImage,
+    BadImageSyntax,
+    check_own_images,
+    parse_image_option,
+    read_manifests,
+)
 from volplane.csi.outcome import CallError
+from volplane.node.options import check_endpoint
 from volplane.testing import driver_run, known_failures, runner, sanity
 from volplane.testing.case import Case
 from volplane.testing.cases import ALL_CASES
 from volplane.testing.driver_process import DriverStartError
 from volplane.testing.given_volumes import GivenVolumes
-from volplane.testing.report import DriverTestRun, badge, comparison, console, machine, page, summary
+from volplane.testing.report import (
+    DriverTestRun,
+    badge,
+    comparison,
+    console,
+    github,
+    machine,
+    page,
+    summary,
+)
 from volplane.testing.soak.run import SoakSettings
 
 NAME = "volplane"
@@ -42,6 +59,7 @@ WRITERS = {
     "--html": page.write,
     "--summary": summary.write,
     "--badge": badge.write,
+    "--annotations": github.write,
 }
 SEEDS = 1 << 31
 
@@ -58,8 +76,15 @@ SEEDS = 1 << 31
     "--image",
     "images",
     multiple=True,
-    metavar="IMAGE=COMMAND",
-    help="run this command instead of the image; names the driver's container",
+    metavar="IMAGE[=COMMAND]",
+    help="names the driver's container; run this command instead of its image, or without one the image",
+)
+@click.option(
+    "--container-runtime-endpoint",
+    "runtime",
+    default="",
+    metavar="ENDPOINT",
+    help="socket of the container runtime that runs the image, such as unix:///run/containerd/containerd.sock",
 )
 @click.option(
     "--secret", "secrets", multiple=True, metavar="KEY=VALUE", help="secret for calls that take secrets"
@@ -126,6 +151,12 @@ SEEDS = 1 << 31
 @click.option("--summary", "summary_file", metavar="FILE", help="write a short Markdown summary")
 @click.option("--badge", "badge_file", metavar="FILE", help="write an SVG badge with the result")
 @click.option(
+    "--annotations",
+    "annotations_file",
+    metavar="FILE",
+    help="write the failures as workflow commands of GitHub Actions",
+)
+@click.option(
     "--known-failures",
     "known_file",
     metavar="FILE",
@@ -142,6 +173,13 @@ SEEDS = 1 << 31
 )
 @click.option("--replay", "replay_file", metavar="FILE", help="run a sequence that --soak has printed")
 @click.option("--list", "listing", is_flag=True, help="list the cases and what each checks")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="format of --list; the results are written as JSON with --json",
+)
 def command(
     file: str | None,
     line: str | None,
@@ -149,6 +187,7 @@ def command(
     chart: str | None,
     values: tuple[str, ...],
     images: tuple[str, ...],
+    runtime: str,
     secrets: tuple[str, ...],
     secret_file: str | None,
     parameters: tuple[str, ...],
@@ -169,17 +208,20 @@ def command(
     html: str | None,
     summary_file: str | None,
     badge_file: str | None,
+    annotations_file: str | None,
     known_file: str | None,
     old_report: str | None,
     soak_seconds: float | None,
     replay_file: str | None,
     listing: bool,
+    output: str,
 ) -> None:
     """Test a CSI driver: its calls, its data, and what happens when it is killed.
 
     Starts the driver from --driver, --driver-command, or --manifest or --chart with --image ($CSI_ENDPOINT,
-    $NODE_ID, $STATE_DIR and $SHARED_DIR differ between instances), queries its capabilities, and runs every
-    case that applies. Needs root. With --soak it runs random sequences of calls and faults instead.
+    $NODE_ID, $STATE_DIR and $SHARED_DIR differ between instances; with --container-runtime-endpoint the
+    driver's own image), queries its capabilities, and runs every case that applies. Needs root. With --soak
+    it runs random sequences of calls and faults instead.
 
     Exit code 0: no case failed that is not in --known-failures; 1: a case failed, or the driver does not
     start; 2: wrong usage; 130: interrupted.
@@ -188,8 +230,10 @@ def command(
         _check_pattern(option, pattern)
     cases = runner.select_cases(ALL_CASES, focus, skip)
     if listing:
-        _list(cases)
+        _list(cases, output)
         return
+    if output != "text":
+        raise click.UsageError("-o json needs --list; use --json FILE for the results")
     deployed = bool(manifests or chart)
     if [bool(file), bool(line), deployed].count(True) != 1:
         raise click.UsageError(
@@ -207,7 +251,7 @@ def command(
     if soaks:
         others: dict[str, object] = {"--focus": focus, "--junit": junit, "--html": html}
         others |= {"--summary": summary_file, "--badge": badge_file, "--known-failures": known_file}
-        others |= {"--compare": old_report, "--volume-id": volume_ids}
+        others |= {"--compare": old_report, "--volume-id": volume_ids, "--annotations": annotations_file}
         others |= {"--inline": inline, "--inline-attribute": attributes, "--read-only": read_only}
         others |= {"--repeat": repeat > 1, "--mutable-parameter": mutables}
         life = soak.read_options(soak_seconds, replay_file, others)
@@ -221,6 +265,7 @@ def command(
         "--html": html,
         "--summary": summary_file,
         "--badge": badge_file,
+        "--annotations": annotations_file,
     }
     for option, place in places.items():
         _check_report_path(option, place)
@@ -238,8 +283,12 @@ def command(
     known, old = _read_known_failures(known_file), _read_old_report(old_report)
     require_root()
     try:
+        check_endpoint("--container-runtime-endpoint", runtime)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    try:
         if deployed:
-            driver = _read_deployment(manifests, images, chart, values)
+            driver = _read_deployment(manifests, images, chart, values, runtime)
         else:
             driver = (
                 external_driver.read_driver_file(file) if file else external_driver.from_command(line or "")
@@ -252,6 +301,10 @@ def command(
         deployment = "--manifest" if manifests and not isinstance(error, helm_chart.BadChart) else "--chart"
         option = "--driver" if file else "--driver-command" if line else deployment
         raise CommandError(f"{option}: {error}") from error
+    if soaks and driver.runs_images:
+        raise click.UsageError("--soak needs a command for the driver: --image IMAGE=COMMAND")
+    if runtime and not driver.runs_images:
+        raise click.UsageError("--container-runtime-endpoint is for --image IMAGE without a command")
     option_values: dict[str, Sequence[str | None]] = {
         "--driver": [file],
         "--driver-command": [line],
@@ -259,6 +312,7 @@ def command(
         "--chart": [chart],
         "--values": values,
         "--image": images,
+        "--container-runtime-endpoint": [runtime],
         "--parameter": parameters,
         "--mutable-parameter": mutables,
         "--volume-id": volume_ids,
@@ -302,6 +356,7 @@ def command(
         "known_failures": known,
         "given_volumes": given_volumes,
         "api_server": api_server,
+        "runtime": runtime,
     }
 
     async def work(stop: asyncio.Event) -> None:
@@ -406,10 +461,12 @@ def _write(run: DriverTestRun, places: Mapping[str, str | None]) -> None:
 
 
 def _read_deployment(
-    manifests: Sequence[str], images: Sequence[str], chart: str | None, values: Sequence[str]
+    manifests: Sequence[str], images: Sequence[str], chart: str | None, values: Sequence[str], runtime: str
 ) -> ExternalDriver:
     """The driver in deployment manifests and a chart. Raises CannotStart."""
-    programs = {image: line.command for image, line in map(parse_image_option, images)}
+    lines = dict(map(parse_image_option, images))
+    check_own_images(lines, runtime)
+    programs = {image: line.command for image, line in lines.items()}
     objects = [obj for path in manifests for obj in read_manifests(path)]
     objects += helm_chart.render(chart, values) if chart else []
     return external_driver.from_manifests(objects, programs)
@@ -469,6 +526,9 @@ def _read_secrets(file: str | None) -> dict[str, str]:
     return values
 
 
-def _list(cases: Sequence[Case]) -> None:
+def _list(cases: Sequence[Case], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps([{"name": case.name, "section": case.section} for case in cases], indent=2))
+        return
     for case in cases:
         click.echo(f"{case.name:<44} {case.section}")

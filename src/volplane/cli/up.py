@@ -15,10 +15,11 @@ from msgspec import structs
 from volplane.base.tasks import run_until
 from volplane.cli import cluster_directory
 from volplane.cli.background import prepare_directory, start_cluster
-from volplane.cli.cluster_directory import NAME, choose_directory
+from volplane.cli.cluster_directory import NAME, choose_directory, require_known_version
 from volplane.cli.driver_options import add_driver_options, describe_drivers, resolve_user_drivers
 from volplane.cli.error import CommandError
 from volplane.cli.options import DURATION, command_words, options
+from volplane.cli.runtime_options import load_saved, resolve_runtime
 from volplane.cli.serve import FEWEST_FILES, LEVELS, require_root, serve
 from volplane.cluster.container_runtime import find_unused_runtime
 from volplane.cluster.data_directory import DataDirectory
@@ -27,11 +28,17 @@ from volplane.cluster.leftovers import find_leftovers
 from volplane.cluster.lifecycle import DEFAULT_DIRECTORY
 from volplane.cluster.multi_process import MultiProcessCluster
 from volplane.cluster.role_control import describe_down_nodes
-from volplane.cluster.single_process import Cluster, ClusterOptions, files_needed, runtime_endpoints
-from volplane.cluster.user_drivers import UserDrivers
+from volplane.cluster.single_process import (
+    Cluster,
+    ClusterOptions,
+    files_needed,
+    options_to_save,
+    runtime_endpoints,
+)
+from volplane.cluster.user_drivers import BadImageSyntax, UserDrivers, check_own_images
 
 TAKE_OVER = 30.0  # seconds
-PATIENCE = 15.0  # seconds that a start gets to complete after it is asked to stop
+WAIT_TIMEOUT = 15.0  # seconds that a start gets to complete after it is asked to stop
 
 
 @click.command()
@@ -67,12 +74,18 @@ def command(
     A cluster in the background is restarted if its process ends. See `volplane status`, `logs`, `stop` and
     `start`.
     """
-    require_root()
     given_directory = settings.data_dir if settings.data_dir != DEFAULT_DIRECTORY else ""
     settings = structs.replace(settings, data_dir=choose_directory(name, given_directory))
+    require_root(DataDirectory(settings.data_dir))
+    require_known_version(DataDirectory(settings.data_dir))
     drivers, again = resolve_user_drivers(settings.data_dir, **given)
-    if again:
-        _say(f"options of the last start: {' '.join(drivers.options.command_words())}")
+    settings, runtime = resolve_runtime(settings, click.get_current_context())
+    try:
+        check_own_images(drivers.options.images, settings.container_runtime_endpoint)
+    except BadImageSyntax as error:
+        raise click.UsageError(str(error)) from error
+    if words := [*(drivers.options.command_words() if again else ()), *runtime.command_words()]:
+        _say(f"options of the last start: {' '.join(words)}")
     files = FEWEST_FILES if separate else files_needed(settings.nodes)
     if detach:
         _start_in_background(settings, drivers, separate, log_level, wait)
@@ -88,8 +101,9 @@ def _start_in_background(
 ) -> None:
     layout = DataDirectory(settings.data_dir)
     fresh = prepare_directory(layout)
-    if drivers.options:  # `up` finds them there; it has another working directory
-        layout.write(layout.saved_options, drivers.options)
+    saved = options_to_save(drivers, settings)
+    if saved != load_saved(layout):  # `up` finds them there; it has another working directory
+        layout.write(layout.saved_options, saved)
     words = [*command_words(settings, hide=("data_dir",)), f"--log-level={log_level.lower()}"]
     if separate:
         words.append("--separate")
@@ -141,11 +155,12 @@ async def _end_start(stop: asyncio.Event, start: asyncio.Task[None]) -> None:
     """
     await stop.wait()
     _say(
-        f"stopping when the start is complete, or after {PATIENCE:.0f} s; press Ctrl-C again to exit at once"
+        f"stopping when the start is complete, or after {WAIT_TIMEOUT:.0f} s; "
+        "press Ctrl-C again to exit at once"
     )
-    await asyncio.sleep(PATIENCE)
+    await asyncio.sleep(WAIT_TIMEOUT)
     start.cancel()
-    await asyncio.sleep(PATIENCE)
+    await asyncio.sleep(WAIT_TIMEOUT)
     _say("the start does not end: exiting without cleanup")
     os._exit(1)
 
@@ -157,7 +172,7 @@ async def _serve(
     stop: asyncio.Event,
     started: float,
 ) -> None:
-    for line in describe_drivers(cluster.learned):
+    for line in describe_drivers(cluster.discovered):
         _say(line)
     down = [m.name for m in cluster.members if cluster.runs.is_crashed(m.name)]
     for line in describe_down_nodes(down, cluster.layout.directory):
@@ -175,6 +190,8 @@ async def _serve(
             tell(cluster.layout)
         _say(f"  export KUBECONFIG={cluster.layout.kubeconfig}")
         _say(f'  or: eval "$(volplane env --data-dir {cluster.layout.directory})" for kubectl and aws')
+        if cluster.live_page is not None:
+            _say(f"  live page, opens once: {cluster.live_page.issue_link()}")
         if not cluster.settings.container_runtime_endpoint and (found := find_unused_runtime()):
             _say(f"  a container runtime listens at {found}: --container-runtime-endpoint {found} uses it")
         await run_until(stop, cluster.wait())

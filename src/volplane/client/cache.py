@@ -26,7 +26,7 @@ from volplane.base.backoff import Backoff, Failures
 from volplane.base.tasks import TaskSet
 from volplane.base.trace import recording
 from volplane.client.transport import ChangeType, ObjectChange, Transport
-from volplane.rules.trace_subjects import TRACED_TYPES, list_trace_facts
+from volplane.rules.trace_subjects import TRACED_TYPES, has_new_facts, list_trace_facts
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ T = TypeVar("T", bound=Resource)
 Subscriber = Callable[[T | None, T | None], None]
 
 RETRY = Backoff(0.05, 5.0)  # between attempts to reach a server that does not answer
-QUIET = 4  # failures in a row that are logged at level debug only
-LONGEST_ASKED = 60  # seconds: a longer Retry-After is shortened to this
+QUIET_FAILURES = 4  # failures in a row that are logged at level debug only
+MAX_RETRY_AFTER = 60  # seconds: a longer Retry-After is shortened to this
 WATCH_SECONDS = (300, 600)  # timeoutSeconds of a watch, as in client-go
 STALLED = 60.0  # seconds after its timeout when a stream is considered dead
 CAUGHT_UP = 0.5  # seconds after which a new stream counts as caught up, if the server sends no bookmark
@@ -177,12 +177,13 @@ class Cache(Generic[T]):
             started, asked = clock.now(), 0.0
             try:
                 if not self._current:
-                    await self._list()
+                    await self.list_now()
                 lively = await self._watch()
             except Expired:
                 self._current = lively = False
             except (APIError, TimeoutError) as error:
-                log.log(logging.WARNING if failures.count > QUIET else logging.DEBUG, "%s: %s", self, error)
+                level = logging.WARNING if failures.count > QUIET_FAILURES else logging.DEBUG
+                log.log(level, "%s: %s", self, error)
                 lively = False
                 asked = _retry_after(error)
             except Exception:  # such as an object that cannot be decoded: the watch must go on
@@ -195,7 +196,12 @@ class Cache(Generic[T]):
             else:
                 await asyncio.sleep(failures.next_delay() * random.uniform(0.5, 1.0))
 
-    async def _list(self) -> None:
+    def restrict(self, namespace: str) -> None:
+        """Read one namespace only; called before anything is read."""
+        self._namespace = namespace
+
+    async def list_now(self) -> None:
+        """List once, so that `run` continues with a watch. Raises APIError, TimeoutError."""
         async with asyncio.timeout(STALLED):
             page = await self._transport.list(
                 self.type, self._namespace, labels=self._labels, fields=self._fields
@@ -268,7 +274,7 @@ class Cache(Generic[T]):
             if known.resource_version == meta.resource_version:
                 return
         names[meta.name] = new
-        if self._is_traced and (trace := recording()) is not None:
+        if self._is_traced and has_new_facts(old, new) and (trace := recording()) is not None:
             trace.index.learn_all(list_trace_facts(new))
         self._update_indexes(old, new)
 
@@ -315,7 +321,7 @@ def _retry_after(error: Exception) -> float:
     if not isinstance(error, APIError):
         return 0.0
     try:
-        return float(min(error.retry_after, LONGEST_ASKED))
+        return float(min(error.retry_after, MAX_RETRY_AFTER))
     except (TypeError, ValueError):  # malformed
         return 0.0
 

@@ -8,7 +8,7 @@ when its caches have reached the revisions that it wrote.
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Literal, TypeVar, Unpack, overload
 
@@ -35,6 +35,13 @@ class Client:
         self.component = component
         self._own = caches is None
         self._caches = caches or Caches(transport)
+        # Called before each write; raises an APIError while this process must not write.
+        self.check_write: Callable[[], None] | None = None
+
+    def require_write(self) -> None:
+        """Raises an APIError while this process must not write, because it may have lost its Lease."""
+        if self.check_write is not None:
+            self.check_write()
 
     # --- read
 
@@ -112,6 +119,7 @@ class Client:
         of: type[Resource] | None = None,
     ) -> T:
         """Create an object. `exists_ok`: return an existing one, which another client may have created."""
+        self.require_write()
         _learn(obj)  # so that the request belongs to its trace
         try:
             made = await self.transport.create(obj, namespace, name=name, subresource=subresource, of=of)
@@ -123,6 +131,7 @@ class Client:
 
     async def update(self, obj: T, *, subresource: str = "") -> T:
         """PUT: only for objects of which every field is known and owned here (Leases)."""
+        self.require_write()
         return self._note_write(await self.transport.update(obj, subresource=subresource))
 
     @overload
@@ -161,6 +170,7 @@ class Client:
 
         Returns None only with `missing_ok`, if the object does not exist.
         """
+        self.require_write()
         body, style = patches.build_patch(options)
         try:
             obj = await self.transport.patch(
@@ -197,6 +207,7 @@ class Client:
         missing_ok: bool = False,
     ) -> T | None:
         """Delete an object. Returns it while finalizers or a grace period keep it, None when it is gone."""
+        self.require_write()
         options = DeleteOptions(
             grace_period_seconds=grace,
             preconditions=_preconditions(uid, revision),
@@ -212,6 +223,7 @@ class Client:
 
     async def bind(self, pod: Pod, node: str) -> None:
         """Bind the pod to the node; the uid prevents binding another pod of the same name."""
+        self.require_write()
         binding = Binding(
             metadata=ObjectMeta(name=pod.name, namespace=pod.namespace, uid=pod.uid),
             target=ObjectReference(kind="Node", name=node),
@@ -219,6 +231,7 @@ class Client:
         await self.transport.create(binding, pod.namespace, name=pod.name, subresource="binding", of=Pod)
 
     async def evict(self, pod: Pod, grace: int | None = None) -> None:
+        self.require_write()
         eviction = Eviction(
             metadata=ObjectMeta(name=pod.name, namespace=pod.namespace),
             delete_options=DeleteOptions(

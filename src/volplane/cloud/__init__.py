@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 
 from volplane import web
 from volplane.cloud.app import Ec2Endpoint
+from volplane.cloud.disk_report import list_disk_states
 from volplane.cloud.disks import DiskFiles
 from volplane.cloud.errors import RecordsLostError
 from volplane.cloud.faults import FaultScript
@@ -24,6 +26,7 @@ from volplane.cloud.service import DiskService
 from volplane.cloud.settings import CloudOptions
 from volplane.cloud.throttle import RequestThrottle
 from volplane.host import Host
+from volplane.loops.wait_reports import Question, WaitRegistry
 from volplane.store import Store
 from volplane.web.sigv4 import AwsKeys
 
@@ -65,8 +68,10 @@ async def open_service(settings: CloudOptions, host: Host, store: Store) -> Asyn
 
 
 @asynccontextmanager
-async def serve_endpoint(settings: CloudOptions, host: Host, store: Store) -> AsyncIterator[str]:
-    """Serve the endpoint inside the context; yields its address."""
+async def serve_endpoint(
+    settings: CloudOptions, host: Host, store: Store, wait_registry: WaitRegistry | None = None
+) -> AsyncIterator[str]:
+    """Serve the endpoint inside the context; yields its address. `wait_registry`: reports the disks."""
     async with open_service(settings, host, store) as service:
         faults = (
             FaultScript.read(await host.call(_read, settings.faults)) if settings.faults else FaultScript()
@@ -77,18 +82,25 @@ async def serve_endpoint(settings: CloudOptions, host: Host, store: Store) -> As
         )
         server = await web.serve(app.handle, host=settings.host, port=settings.port)
         service.endpoint = f"{settings.host}:{server.port}"
+        report = partial(list_disk_states, service.records)
         try:
-            yield f"http://{service.endpoint}"
+            with wait_registry.reporting(report, Question.DISKS) if wait_registry else nullcontext():
+                yield f"http://{service.endpoint}"
         finally:
             await server.close(1.0)
             await app.close()
 
 
 async def run(
-    settings: CloudOptions, host: Host, store: Store, *, ready: Callable[[str], None] = lambda _: None
+    settings: CloudOptions,
+    host: Host,
+    store: Store,
+    *,
+    ready: Callable[[str], None] = lambda _: None,
+    wait_registry: WaitRegistry | None = None,
 ) -> None:
     """Run until cancelled. `ready` is called with the address when the endpoint accepts requests."""
-    async with serve_endpoint(settings, host, store) as address:
+    async with serve_endpoint(settings, host, store, wait_registry) as address:
         ready(address)
         await asyncio.get_running_loop().create_future()
 

@@ -16,6 +16,7 @@ from volplane.base.tasks import TaskSet, ignore_error
 from volplane.base.trace_context import HEADER
 from volplane.cloud import sigv4, xml
 from volplane.cloud.actions import ACTIONS, CHECKS, Action
+from volplane.cloud.actions.parameters import check_names
 from volplane.cloud.errors import Ec2ErrorResponse, insufficient_capacity, internal_error
 from volplane.cloud.faults import FaultScript
 from volplane.cloud.query import QueryParameters
@@ -86,6 +87,7 @@ class Ec2Endpoint:
                 "InvalidAction", f"The action {name or '(none)'} is not valid for this web service."
             )
         self._throttle.take(name)
+        check_names(name, parameters)
         if parameters.flag("DryRun"):
             if check := CHECKS.get(name):
                 await check(self._service, parameters)

@@ -36,13 +36,17 @@ class CloudVolumeRequest(Struct, frozen=True):
     tags: Mapping[str, str] = {}
     snapshot: str = ""
     source: str = ""
+    kms_key: str = ""
+    initialization_rate: int = 0
 
     @property
     def fingerprint(self) -> str:
         shape = self.shape
         parts = (self.zone, shape.size, shape.type, shape.iops, shape.throughput, self.encrypted)
         origin = (self.snapshot, self.source) if self.snapshot or self.source else ()
-        return hashlib.sha256(repr((parts + origin, sorted(self.tags.items()))).encode()).hexdigest()
+        # Only those that are set: the fingerprints of earlier versions stay the same.
+        more = tuple(filter(None, (shape.multi_attach, self.kms_key, self.initialization_rate)))
+        return hashlib.sha256(repr((parts + origin + more, sorted(self.tags.items()))).encode()).hexdigest()
 
 
 class VolumeCreator:
@@ -69,6 +73,8 @@ class VolumeCreator:
 
     async def _create(self, request: CloudVolumeRequest) -> CloudVolume:
         records = self._service.records
+        if self._service.disks.unusable:
+            raise Ec2ErrorResponse("UnsupportedOperation", self._service.disks.unusable)
         volume = self._new_volume(request)
         size = volume.shape.size
         await self._reserve(size)
@@ -92,11 +98,14 @@ class VolumeCreator:
     def _new_volume(self, request: CloudVolumeRequest) -> CloudVolume:
         if request.zone not in self._service.known_zones():
             raise errors.zone_not_found(request.zone)
-        least, encrypted = self._copy_source(request)
+        least, encrypted, key = self._copy_source(request)
         shape = limits.validate_shape(structs.replace(request.shape, size=request.shape.size or least))
         if shape.size < least:
             text = f"Volume of {shape.size} GiB is smaller than its source, which has {least} GiB."
             raise Ec2ErrorResponse("InvalidParameterValue", text)
+        if request.initialization_rate and self._is_fast_restored(request):
+            text = f"{request.snapshot} has fast snapshot restores in {request.zone}: it needs no rate."
+            raise Ec2ErrorResponse("InvalidParameterCombination", text)
         return CloudVolume(
             id=f"vol-0{secrets.token_hex(8)}",
             zone=request.zone,
@@ -104,6 +113,8 @@ class VolumeCreator:
             state=VolumeState.CREATING,
             created=clock.microstamp(),
             encrypted=request.encrypted or encrypted,
+            kms_key=request.kms_key or key,
+            initialization_rate=request.initialization_rate,
             token=request.token,
             fingerprint=request.fingerprint,
             tags=dict(request.tags),
@@ -113,21 +124,21 @@ class VolumeCreator:
             source=request.source,
         )
 
-    def _copy_source(self, request: CloudVolumeRequest) -> tuple[int, bool]:
-        """Size and encryption of the snapshot or volume that is copied."""
+    def _copy_source(self, request: CloudVolumeRequest) -> tuple[int, bool, str]:
+        """Size, encryption and key of the snapshot or volume that is copied."""
         if request.snapshot:
             snapshot = self._service.snapshots.get(request.snapshot)
             if snapshot.state is not SnapshotState.COMPLETED:
                 raise Ec2ErrorResponse("IncorrectState", f"Snapshot '{snapshot.id}' is '{snapshot.state}'.")
-            return snapshot.size, snapshot.encrypted
+            return snapshot.size, snapshot.encrypted, snapshot.kms_key
         if request.source:
             volume = self._service.volume(request.source)
             if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
                 raise errors.wrong_state(volume.id, volume.state)
             if volume.zone != request.zone:
                 raise Ec2ErrorResponse("InvalidVolume.ZoneMismatch", f"{volume.id} is in {volume.zone}.")
-            return volume.shape.size, volume.encrypted
-        return 0, False
+            return volume.shape.size, volume.encrypted, volume.kms_key
+        return 0, False, ""
 
     def _is_fast_restored(self, request: CloudVolumeRequest) -> bool:
         return bool(request.snapshot) and (

@@ -2,13 +2,14 @@
 
 Loop devices are reused for other files, so links are created after the loop device is attached and removed
 before it is detached. Besides `xvdba` there is a link with the volume's id, so that a driver formats the
-right disk.
+right disk, and one with a name such as disks have on Nitro instances.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Container, Sequence
 from contextlib import ExitStack, suppress
 
@@ -23,7 +24,8 @@ from volplane.host.devices import DELETED
 log = logging.getLogger(__name__)
 
 BY_ID = "disk/by-id"
-_LINKS = ("xvd", "sd", "nvme-Amazon_Elastic_Block_Store_")  # prefixes of our links
+_LINKS = ("xvd", "sd", "nvme")  # prefixes of our links
+_NAME = re.compile(r"(?:xvd|sd)([a-z])([a-z]?)")
 # Space that is never given to disks: when the machine is full, writes to all disks fail.
 RESERVE = 256 << 20
 ORPHANED = ".orphaned"  # suffix of a file without a record
@@ -57,6 +59,7 @@ class DiskFiles:
         self._snapshots = os.path.join(os.path.dirname(self._directory), "snapshots")
         self._written, self._count_again = 0, 0.0
         self.shares = False  # the file system supports reflinks
+        self.unusable = ""  # why no disk can be attached on this machine
         # Volume → its last loop device, which is verified before use; "" if we have left it without one. All
         # devices of the machine are searched only for volumes of an earlier process.
         self._last: dict[str, str] = {}
@@ -65,6 +68,7 @@ class DiskFiles:
         for directory in (self._directory, self._snapshots):
             await self._host.call(os.makedirs, directory, 0o700, True)
         self.shares = await self._host.call(_can_share, self._directory, self._snapshots)
+        self.unusable = await self._host.call(_describe_missing_devices)
 
     def file(self, volume: str) -> str:
         return os.path.join(self._directory, f"{volume}.img")
@@ -140,18 +144,27 @@ class DiskFiles:
     async def device(self, volume: str) -> str:
         """The loop device of the volume, "" if it has none."""
         last = self._last.get(volume)
-        return "" if last == "" else await self._host.call(_find_loop_device, self.file(volume), last)
+        return "" if last == "" else await self._host.call(find_loop_device, self.file(volume), last)
 
     async def attach(self, volume: str, attachment: CloudAttachment, instance: CloudInstance) -> None:
         links = _links(volume, attachment, instance)
         self._last.pop(volume, None)  # unknown, should this fail or be cancelled
         self._last[volume] = await self._host.call(_attach, self.file(volume), links)
 
-    async def detach(self, volume: str, attachment: CloudAttachment, instance: CloudInstance) -> None:
-        """Raises DeviceBusy, and changes nothing, while the disk is in use."""
+    async def detach(
+        self, volume: str, attachment: CloudAttachment, instance: CloudInstance, *, is_shared: bool = False
+    ) -> None:
+        """Raises DeviceBusy, and changes nothing, while the disk is in use.
+
+        `is_shared`: other instances have the disk, too, and keep its loop device. Then only what is mounted
+        below the instance's own directory counts as use.
+        """
         links, last = _links(volume, attachment, instance), self._last.get(volume)
-        await self._host.call(_detach, self.file(volume), links, last)
-        self._last[volume] = ""
+        if is_shared:
+            await self._host.call(_detach_one_of_many, self.file(volume), links, last, _root(instance))
+        else:
+            await self._host.call(_detach, self.file(volume), links, last)
+            self._last[volume] = ""
 
     async def unbind(self, volume: str) -> None:
         """Detach a loop device that belongs to no attachment. Raises DeviceBusy."""
@@ -202,18 +215,37 @@ class DiskFiles:
             return f"{device} is mounted in the namespace of process {', '.join(map(str, elsewhere))}"
         return f"{device} is held open"
 
-    async def unmount_leftovers(self, volume: str) -> None:
-        """Unmount what a stopped instance left mounted. Raises DeviceBusy if the disk is used elsewhere."""
+    async def unmount_leftovers(self, volume: str, only: CloudInstance | None = None) -> None:
+        """Unmount what a stopped instance left mounted. Raises DeviceBusy if the disk is used elsewhere.
+
+        `only`: other instances have the disk, too, and keep their mounts.
+        """
         device = await self.device(volume)
         if not device:
             return
-        if await self._host.call(foreign_mounts, device):
+        foreign = [] if only is not None else await self._host.call(foreign_mounts, device)
+        if foreign:
             raise DeviceBusy(device)
-        for target in reversed(await self._mount_targets(device)):
+        targets = await self._mount_targets(device)
+        for target in reversed(targets if only is None else _list_below(targets, _root(only))):
             try:
                 await self._host.unmount(target)
             except OSError as error:
                 raise DeviceBusy(device) from error
+
+
+def _describe_missing_devices() -> str:
+    """Why no loop device can be used; "" if one can."""
+    try:
+        os.close(os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC))
+    except PermissionError:
+        return (
+            "disks need loop devices, which only root may use: take the StorageClass efs, or start the"
+            " cluster as root (sudo volplane up)"
+        )
+    except OSError:
+        return ""  # reported where a disk is attached
+    return ""
 
 
 def _create(path: str, size: int) -> None:
@@ -298,7 +330,7 @@ def _count_written_bytes(directory: str) -> int:
 def _capture(file: str, device: str, target: str, report: ProgressCallback) -> tuple[bool, bool]:
     if not device:
         return copies.copy(file, target, report=report), True
-    for path in _filesystems(device):
+    for path in list_filesystems(device):
         copies.sync(path)
     copies.flush(device)
     before = copies.read_write_counters(device)
@@ -307,7 +339,7 @@ def _capture(file: str, device: str, target: str, report: ProgressCallback) -> t
 
 
 def _capture_frozen(file: str, device: str, target: str, report: ProgressCallback) -> bool:
-    paths = _filesystems(device) if device else []
+    paths = list_filesystems(device) if device else []
     if not paths:
         return _capture(file, device, target, report)[1]
     with copies.freeze_filesystem(paths[0]):
@@ -319,7 +351,7 @@ def _capture_frozen(file: str, device: str, target: str, report: ProgressCallbac
 def _capture_set(disks: Sequence[tuple[str, str, str]], *, freeze: bool) -> bool:
     bound = [device for _, device, _ in disks if device]
     with ExitStack() as held:
-        for path in (path for device in bound for path in _filesystems(device)):
+        for path in (path for device in bound for path in list_filesystems(device)):
             if freeze:
                 held.enter_context(copies.freeze_filesystem(path))
             else:
@@ -334,11 +366,11 @@ def _capture_set(disks: Sequence[tuple[str, str, str]], *, freeze: bool) -> bool
 
 
 def _thaw(device: str) -> None:
-    for path in _filesystems(device):
+    for path in list_filesystems(device):
         copies.thaw(path)
 
 
-def _filesystems(device: str) -> list[str]:
+def list_filesystems(device: str) -> list[str]:
     """One mount point of the file system of a device, if it is mounted."""
     number = os.stat(device).st_rdev
     system = f"{os.major(number)}:{os.minor(number)}"
@@ -350,7 +382,7 @@ def _snapshot_ids(names: list[str]) -> frozenset[str]:
     return frozenset(_volume(n) for n in names if n.endswith(".img"))
 
 
-def _find_loop_device(file: str, last: str | None) -> str:
+def find_loop_device(file: str, last: str | None) -> str:
     """The loop device of a file; the last one is tried first, because there may be many."""
     if last and devices.backing_file(last).removesuffix(DELETED) == file:
         return last
@@ -365,7 +397,7 @@ def _attach(file: str, links: tuple[str, ...]) -> str:
 
 
 def _detach(file: str, links: tuple[str, ...], last: str | None) -> None:
-    device = _find_loop_device(file, last)
+    device = find_loop_device(file, last)
     # The kernel protects a mounted file system, but not a bound device node.
     if device and _find_mount_targets(device):
         raise DeviceBusy(device)
@@ -379,6 +411,22 @@ def _detach(file: str, links: tuple[str, ...], last: str | None) -> None:
         raise
 
 
+def _detach_one_of_many(file: str, links: tuple[str, ...], last: str | None, root: str) -> None:
+    device = find_loop_device(file, last)
+    if device and _list_below(_find_mount_targets(device), root):
+        raise DeviceBusy(device)
+    _unlink(links)
+
+
+def _list_below(targets: Sequence[str], root: str) -> list[str]:
+    return [target for target in targets if target.startswith(f"{root}/")]
+
+
+def _root(instance: CloudInstance) -> str:
+    """The directory of the node whose /dev the instance has."""
+    return os.path.dirname(os.path.realpath(instance.directory))
+
+
 def _remove(path: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(path)
@@ -388,10 +436,21 @@ def _volume(file: str) -> str:
     return os.path.basename(file).removesuffix(DELETED).removesuffix(".img")
 
 
-def _links(volume: str, attachment: CloudAttachment, instance: CloudInstance) -> tuple[str, str]:
+def _links(volume: str, attachment: CloudAttachment, instance: CloudInstance) -> tuple[str, ...]:
     name = os.path.basename(attachment.device)
-    stable = os.path.join(instance.directory, BY_ID, stable_name(volume))
-    return os.path.join(instance.directory, name), stable
+    names = (f"{BY_ID}/{stable_name(volume)}", *nvme_names(name), name)  # the one that clients wait for last
+    return tuple(os.path.join(instance.directory, each) for each in names)
+
+
+def nvme_names(name: str) -> tuple[str, ...]:
+    """The NVMe name of a disk, derived from the name it was attached as: `nvme52n1` for `xvdba`."""
+    if (letters := _NAME.fullmatch(name)) is None:
+        return ()
+    first, second = letters.groups()
+    number = ord(first) - ord("a")
+    if second:
+        number = 26 * (number + 1) + ord(second) - ord("a")
+    return (f"nvme{number}n1",) if number else ()  # number 0 is the root disk
 
 
 def _link(device: str, links: tuple[str, ...]) -> None:

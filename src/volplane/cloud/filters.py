@@ -14,7 +14,7 @@ from typing import TypeVar
 from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
 from volplane.cloud.model import OWNER, CloudInstance, CloudModification, CloudSnapshot, CloudVolume
 from volplane.cloud.query import QueryParameters
-from volplane.cloud.zones import zone_id
+from volplane.rules.zones import zone_id
 
 T = TypeVar("T")
 FilterFields = Mapping[str, Callable[[T], Iterable[str]]]
@@ -38,12 +38,12 @@ VOLUME: FilterFields[CloudVolume] = {
     "create-time": lambda v: [v.created],
     "snapshot-id": lambda v: _optional(v.snapshot),
     "fast-restored": lambda v: ["true" if v.fast_restored else "false"],
-    "multi-attach-enabled": lambda v: ["false"],
-    "attachment.instance-id": lambda v: _optional(v.attachment.instance if v.attachment else ""),
-    "attachment.device": lambda v: _optional(v.attachment.device if v.attachment else ""),
-    "attachment.status": lambda v: _optional(v.attachment.state if v.attachment else ""),
-    "attachment.attach-time": lambda v: _optional(v.attachment.since if v.attachment else ""),
-    "attachment.delete-on-termination": lambda v: _optional("false" if v.attachment else ""),
+    "multi-attach-enabled": lambda v: ["true" if v.shape.multi_attach else "false"],
+    "attachment.instance-id": lambda v: [a.instance for a in v.attachments],
+    "attachment.device": lambda v: [a.device for a in v.attachments],
+    "attachment.status": lambda v: [a.state for a in v.attachments],
+    "attachment.attach-time": lambda v: [a.since for a in v.attachments],
+    "attachment.delete-on-termination": lambda v: ["false" for _ in v.attachments],
 }
 SNAPSHOT: FilterFields[tuple[CloudSnapshot, int]] = {  # with its progress
     "snapshot-id": lambda s: [s[0].id],

@@ -7,6 +7,7 @@ from msgspec import Struct
 from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
 
 DEFAULT_INSTANCE_TYPE = "m5.large"
+EBS_CARDS = 1  # of each instance type
 
 
 class EbsBandwidth(Struct, frozen=True):

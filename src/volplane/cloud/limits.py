@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
 from volplane.cloud.model import VolumeShape
 
 MAX_ATTACHMENTS = 28  # volumes of one instance
+MAX_MULTI_ATTACH = 16  # instances of one volume
 
 
 class VolumeTypeLimits(Struct, frozen=True):
@@ -29,6 +30,7 @@ TYPES = {
 }
 _MIB_PER_IOPS = 0.25  # gp3: the most throughput per IOPS
 _IOPS_REQUIRED = frozenset({"io1", "io2"})
+_MULTI_ATTACH = frozenset({"io1", "io2"})
 
 
 def validate_shape(shape: VolumeShape) -> VolumeShape:
@@ -39,7 +41,9 @@ def validate_shape(shape: VolumeShape) -> VolumeShape:
     if not kind.smallest <= shape.size <= kind.largest:
         text = f"{shape.type} volumes have {kind.smallest} to {kind.largest} GiB."
         raise invalid_parameter("size", shape.size, text)
-    return VolumeShape(shape.size, shape.type, _iops(shape, kind), _throughput(shape, kind))
+    if shape.multi_attach and shape.type not in _MULTI_ATTACH:
+        raise _not_supported("multiAttachEnabled", shape.type)
+    return structs.replace(shape, iops=_iops(shape, kind), throughput=_throughput(shape, kind))
 
 
 def _iops(shape: VolumeShape, kind: VolumeTypeLimits) -> int:

@@ -1,11 +1,14 @@
 """The records of the disk service: volumes, snapshots, instances, modifications."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
+
+from volplane.rules.instances import OWNER as OWNER
 
 GIB = 1 << 30
-OWNER = "000000000000"  # the only account
 
 
 class VolumeState(StrEnum):
@@ -34,6 +37,7 @@ class CloudAttachment(Struct, frozen=True, omit_defaults=True):
     device: str  # "/dev/xvdba", as the instance sees it
     state: AttachmentState
     since: str = ""
+    card: int | None = None  # index of the instance's EBS card, if the request named one
 
 
 class VolumeShape(Struct, frozen=True, omit_defaults=True):
@@ -43,6 +47,7 @@ class VolumeShape(Struct, frozen=True, omit_defaults=True):
     type: str = "gp2"
     iops: int = 0
     throughput: int = 0
+    multi_attach: bool = False
 
 
 class CloudVolume(Struct, frozen=True, omit_defaults=True):
@@ -55,13 +60,35 @@ class CloudVolume(Struct, frozen=True, omit_defaults=True):
     token: str = ""  # the client token of its request
     fingerprint: str = ""  # of the request with this token
     tags: dict[str, str] = {}
-    attachment: CloudAttachment | None = None
+    attachments: tuple[CloudAttachment, ...] = ()  # several only with Multi-Attach
     used: bool = False  # its file may have data: it was attached, or is a copy
     snapshot: str = ""  # that it was created from
     fast_restored: bool = False
     source: str = ""  # the volume that it was copied from
     id_returned: bool = field(default=False, name="told")  # the client got its id before it was ready
     lost: bool = False  # in error because its file is missing or too short; cleared when the file is back
+    kms_key: str = ""
+    initialization_rate: int = 0  # MiB/s that the request asked for
+
+    def find_attachment(self, instance: str) -> CloudAttachment | None:
+        return next((a for a in self.attachments if a.instance == instance), None)
+
+    def with_attachment(self, attachment: CloudAttachment) -> CloudVolume:
+        """The volume with this attachment, in place of an earlier one to the same instance."""
+        others = self._attachments_elsewhere(attachment.instance)
+        state = VolumeState.ERROR if self.lost else VolumeState.IN_USE
+        return structs.replace(self, state=state, attachments=(*others, attachment))
+
+    def without_attachment(self, instance: str) -> CloudVolume:
+        left = self._attachments_elsewhere(instance)
+        free = VolumeState.ERROR if self.lost else VolumeState.AVAILABLE
+        return structs.replace(self, state=self.state if left else free, attachments=left)
+
+    def is_attached_elsewhere(self, instance: str) -> bool:
+        return bool(self._attachments_elsewhere(instance))
+
+    def _attachments_elsewhere(self, instance: str) -> tuple[CloudAttachment, ...]:
+        return tuple(a for a in self.attachments if a.instance != instance)
 
 
 class LockMode(StrEnum):

@@ -23,9 +23,15 @@ class DeleteDisk(Struct, frozen=True):
 class AttachDisk(Struct, frozen=True):
     """Attach the loop device and create the links that the record names."""
 
+    instance: str
+
 
 class DetachDisk(Struct, frozen=True):
-    """Remove the links and detach the loop device; a disk in use stays attached."""
+    """Remove the links and, if no instance has the disk any more, detach the loop device; a disk in use
+    stays attached.
+    """
+
+    instance: str
 
 
 class UnbindDisk(Struct, frozen=True):
@@ -73,13 +79,11 @@ def plan(volume: CloudVolume, *, has_file: bool, bound: bool, blank: bool = Fals
         yield RecreateFile()
     elif volume.lost:
         yield MarkRecovered()
-    if volume.attachment is None:
-        if bound:  # killed between the effect and the result of a detach
-            yield UnbindDisk()
-    elif volume.attachment.state is AttachmentState.DETACHING:
-        yield DetachDisk()
-    else:
-        yield AttachDisk()  # does nothing if it is attached and linked
+    if not volume.attachments and bound:  # killed between the effect and the result of a detach
+        yield UnbindDisk()
+    leaving = [a.instance for a in volume.attachments if a.state is AttachmentState.DETACHING]
+    yield from (AttachDisk(a.instance) for a in volume.attachments if a.instance not in leaving)
+    yield from map(DetachDisk, leaving)
 
 
 def plan_snapshot(snapshot: CloudSnapshot, *, has_file: bool) -> Iterator[Step]:

@@ -21,6 +21,9 @@ class QueryParameters:
             _insert(tree, name.split("."), value)
         return cls(tree)
 
+    def names(self) -> list[str]:
+        return list(self._tree)
+
     def text(self, name: str, default: str = "") -> str:
         value = self._tree.get(name, default)
         return value if isinstance(value, str) else default

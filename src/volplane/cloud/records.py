@@ -12,9 +12,16 @@ import logging
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from volplane.base.tasks import KeyedTasks
-from volplane.cloud.model import CloudInstance, CloudModification, CloudSnapshot, CloudVolume
+from volplane.cloud.model import (
+    CloudAttachment,
+    CloudInstance,
+    CloudModification,
+    CloudSnapshot,
+    CloudVolume,
+)
 from volplane.store import Store, StoreFailed
 
 log = logging.getLogger(__name__)
@@ -24,7 +31,19 @@ _SNAPSHOTS = "/cloud/snapshots/"
 EVENT_WINDOW = 0  # events that its store keeps in memory: the store is not watched
 COMPACT_INTERVAL = 1000  # writes between two compactions of the store
 
-T = TypeVar("T", CloudVolume, CloudInstance, CloudModification, CloudSnapshot)
+
+class _StoredVolume(CloudVolume, frozen=True, omit_defaults=True):
+    """A volume as it may be stored: earlier versions knew one attachment."""
+
+    attachment: CloudAttachment | None = None
+
+    def to_volume(self) -> CloudVolume:
+        values = structs.asdict(self)
+        single = values.pop("attachment")
+        return CloudVolume(**(values | ({"attachments": (single,)} if single else {})))
+
+
+T = TypeVar("T", _StoredVolume, CloudInstance, CloudModification, CloudSnapshot)
 
 
 class CloudRecords:
@@ -47,8 +66,8 @@ class CloudRecords:
         return not self._revisions
 
     async def load(self) -> None:
-        for volume in await self._read(_VOLUMES, CloudVolume):
-            self._index_volume(volume)
+        for volume in await self._read(_VOLUMES, _StoredVolume):
+            self._index_volume(volume.to_volume())
         for instance in await self._read(_INSTANCES, CloudInstance):
             self.instances[instance.id] = instance
         for modification in await self._read(_MODIFICATIONS, CloudModification):
@@ -116,7 +135,7 @@ class CloudRecords:
         del self.snapshots[snapshot.id]
 
     def attached_to(self, instance: str) -> list[CloudVolume]:
-        return [v for v in self.volumes.values() if v.attachment and v.attachment.instance == instance]
+        return [v for v in self.volumes.values() if v.find_attachment(instance)]
 
     def _index_volume(self, volume: CloudVolume) -> None:
         before = self.volumes.get(volume.id)

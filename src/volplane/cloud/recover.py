@@ -54,7 +54,7 @@ async def recover(service: DiskService) -> None:
         await _recover_snapshot(service, snapshot, has_file=snapshot.id in survey.snapshots)
     for snapshot_id in survey.snapshots - set(service.records.snapshots) - service.records.unreadable:
         await service.disks.clear_snapshot(snapshot_id)
-    accounted = {v.id for v in service.records.volumes.values() if v.attachment and not v.lost}
+    accounted = {v.id for v in service.records.volumes.values() if v.attachments and not v.lost}
     for instance in service.records.instances.values():
         await service.disks.clear_links(instance, accounted)
 
@@ -113,43 +113,42 @@ async def _act(service: DiskService, volume: CloudVolume, step: planning.Step) -
             return await records.put_volume(structs.replace(volume, state=VolumeState.ERROR, lost=lost))
         case planning.MarkRecovered():
             log.warning("%s: the file is back", volume.id)
-            state = VolumeState.IN_USE if volume.attachment else VolumeState.AVAILABLE
+            state = VolumeState.IN_USE if volume.attachments else VolumeState.AVAILABLE
             return await records.put_volume(structs.replace(volume, state=state, lost=False))
         case planning.FinishCopy():
             service.jobs.start(service.creator.finish(volume))
-        case planning.AttachDisk():
-            return await _attach(service, volume)
-        case planning.DetachDisk():
-            return await _detach(service, volume)
+        case planning.AttachDisk(instance):
+            return await _attach(service, volume, instance)
+        case planning.DetachDisk(instance):
+            return await _detach(service, volume, instance)
         case _:
             assert_never(step)
     return volume
 
 
-async def _attach(service: DiskService, volume: CloudVolume) -> CloudVolume:
-    attachment = volume.attachment
+async def _attach(service: DiskService, volume: CloudVolume, instance_id: str) -> CloudVolume:
+    attachment = volume.find_attachment(instance_id)
     assert attachment is not None
-    await service.disks.attach(volume.id, attachment, service.instance(attachment.instance))
+    await service.disks.attach(volume.id, attachment, service.instance(instance_id))
     if attachment.state is AttachmentState.ATTACHED:
         return volume
     done = structs.replace(attachment, state=AttachmentState.ATTACHED)
-    return await service.records.put_volume(structs.replace(volume, attachment=done))
+    return await service.records.put_volume(volume.with_attachment(done))
 
 
-async def _detach(service: DiskService, volume: CloudVolume) -> CloudVolume:
-    attachment = volume.attachment
+async def _detach(service: DiskService, volume: CloudVolume, instance_id: str) -> CloudVolume:
+    attachment = volume.find_attachment(instance_id)
     assert attachment is not None
-    instance = service.records.instances.get(attachment.instance)
+    instance = service.records.instances.get(instance_id)
+    is_shared = volume.is_attached_elsewhere(instance_id)
     try:
-        if instance is None:  # deregistered although the result of the detach could not be stored
+        if instance is not None:
+            await service.disks.detach(volume.id, attachment, instance, is_shared=is_shared)
+        elif not is_shared:  # deregistered although the result of the detach could not be stored
             await service.disks.unbind(volume.id)
-        else:
-            await service.disks.detach(volume.id, attachment, instance)
     except DeviceBusy:
-        return await _attach(service, volume)  # the client got no answer, and will try again
-    state = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE
-    free = structs.replace(volume, state=state, attachment=None)
-    return await service.records.put_volume(free)
+        return await _attach(service, volume, instance_id)  # the client got no answer, and will try again
+    return await service.records.put_volume(volume.without_attachment(instance_id))
 
 
 async def _remove_orphan(service: DiskService, volume_id: str) -> None:

@@ -35,8 +35,8 @@ from volplane.cloud.model import (
 )
 from volplane.cloud.records import CloudRecords
 from volplane.cloud.snapshots import SnapshotService
-from volplane.cloud.zones import zone_id
 from volplane.host import DeviceBusy
+from volplane.rules.zones import zone_id
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +83,9 @@ class DiskService:
             volume = self.volume(volume_id)
             if volume.state is VolumeState.CREATING:
                 raise errors.wrong_state(volume_id, volume.state)
-            if volume.attachment:
-                raise errors.in_use(
-                    f"Volume {volume_id} is currently attached to {volume.attachment.instance}"
-                )
+            if volume.attachments:
+                names = ", ".join(a.instance for a in volume.attachments)
+                raise errors.in_use(f"Volume {volume_id} is currently attached to {names}")
             hit_failpoint("DeleteVolume", "asked")
             volume = await self.records.put_volume(structs.replace(volume, state=VolumeState.DELETING))
             hit_failpoint("DeleteVolume", "intent")
@@ -108,6 +107,7 @@ class DiskService:
             if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
                 raise errors.wrong_state(volume_id, volume.state)
             target = limits.validate_shape(apply_changes(volume.shape, wanted))
+            _check_multi_attach(volume, target)
             self._check_rate(volume_id)
             growth = target.size - volume.shape.size
             if growth < 0:
@@ -168,30 +168,33 @@ class DiskService:
 
     # Attachments
 
-    async def attach(self, volume_id: str, instance_id: str, device: str) -> CloudAttachment:
+    async def attach(
+        self, volume_id: str, instance_id: str, device: str, *, card: int | None = None
+    ) -> CloudAttachment:
         async with self.locks.hold(volume_id):
             volume, instance = self.volume(volume_id), self.instance(instance_id)
             self._check_attachable(volume, instance)
             self._check_device(instance, device)
             self._promised.add((instance_id, device))
             try:
-                return await self._attach(volume, instance, device)
+                return await self._attach(volume, instance, device, card)
             finally:
                 self._promised.discard((instance_id, device))
 
     def _check_attachable(self, volume: CloudVolume, instance: CloudInstance) -> None:
-        attachment = volume.attachment
-        if attachment:
-            if attachment.instance != instance.id:
-                double_attaches.inc()
-                log.warning(
-                    "refused to attach %s: it is attached to %s, not to %s",
-                    volume.id,
-                    attachment.instance,
-                    instance.id,
-                )
+        if volume.find_attachment(instance.id):
             raise errors.in_use(f"{volume.id} is already attached to an instance")
-        if volume.state is not VolumeState.AVAILABLE:
+        if volume.attachments and not volume.shape.multi_attach:
+            double_attaches.inc()
+            holder = volume.attachments[0].instance
+            log.warning(
+                "refused to attach %s: it is attached to %s, not to %s", volume.id, holder, instance.id
+            )
+            raise errors.in_use(f"{volume.id} is already attached to an instance")
+        if len(volume.attachments) >= limits.MAX_MULTI_ATTACH:
+            text = f"{volume.id} is attached to {limits.MAX_MULTI_ATTACH} instances, which is its limit"
+            raise Ec2ErrorResponse("AttachmentLimitExceeded", text)
+        if volume.state is not (VolumeState.IN_USE if volume.attachments else VolumeState.AVAILABLE):
             raise errors.wrong_state(volume.id, volume.state)
         if volume.zone != instance.zone:
             text = (
@@ -204,7 +207,8 @@ class DiskService:
     def _check_device(self, instance: CloudInstance, device: str) -> None:
         if not device.startswith("/dev/") or "/" in device.removeprefix("/dev/"):
             raise errors.invalid_parameter("device", device, "It is not a valid EBS device name.")
-        taken = {v.attachment.device for v in self.records.attached_to(instance.id) if v.attachment}
+        attached = [v.find_attachment(instance.id) for v in self.records.attached_to(instance.id)]
+        taken = {a.device for a in attached if a}
         taken |= {name for owner, name in self._promised if owner == instance.id}
         if device in taken:
             text = f"Invalid value '{device}' for unixDevice. Attachment point {device} is already in use"
@@ -213,28 +217,29 @@ class DiskService:
             text = f"{instance.id} has {limits.MAX_ATTACHMENTS} volumes, which is its limit"
             raise Ec2ErrorResponse("AttachmentLimitExceeded", text)
 
-    async def _attach(self, volume: CloudVolume, instance: CloudInstance, device: str) -> CloudAttachment:
-        await self._unbind_leftover(volume)
-        intent = CloudAttachment(instance.id, device, AttachmentState.ATTACHING, clock.microstamp())
+    async def _attach(
+        self, volume: CloudVolume, instance: CloudInstance, device: str, card: int | None
+    ) -> CloudAttachment:
+        if not volume.attachments:
+            await self._unbind_leftover(volume)
+        intent = CloudAttachment(instance.id, device, AttachmentState.ATTACHING, clock.microstamp(), card)
         before = volume
         hit_failpoint("AttachVolume", "asked")
-        volume = await self.records.put_volume(
-            structs.replace(volume, state=VolumeState.IN_USE, attachment=intent, used=True)
-        )
+        volume = await self.records.put_volume(structs.replace(volume.with_attachment(intent), used=True))
         hit_failpoint("AttachVolume", "intent")
         self.snapshots.attached[volume.id] += 1
         await self.latency.simulate("AttachVolume", volume.shape.type)
         try:
             await self.disks.attach(volume.id, intent, instance)
         except OSError as error:
-            await self.disks.detach(volume.id, intent, instance)
+            await self.disks.detach(volume.id, intent, instance, is_shared=bool(before.attachments))
             await self.records.put_volume(before)
             raise errors.internal_error(
                 f"{volume.id} cannot be attached to {instance.id}: {error.strerror}"
             ) from error
         hit_failpoint("AttachVolume", "effect")
         done = structs.replace(intent, state=AttachmentState.ATTACHED)
-        self.records.put_volume_later(structs.replace(volume, attachment=done))
+        self.records.put_volume_later(volume.with_attachment(done))
         hit_failpoint("AttachVolume", "result")
         return done
 
@@ -251,57 +256,56 @@ class DiskService:
     async def detach(self, volume_id: str, instance_id: str = "", *, force: bool = False) -> CloudAttachment:
         async with self.locks.hold(volume_id):
             volume = self.volume(volume_id)
-            attachment = volume.attachment
-            if attachment is None:
+            if not volume.attachments:
                 raise errors.wrong_state(volume_id, volume.state)
-            if instance_id and attachment.instance != instance_id:
+            if not instance_id and volume.shape.multi_attach:
+                raise errors.missing_parameter("instanceId")
+            wanted = instance_id or volume.attachments[0].instance
+            if (attachment := volume.find_attachment(wanted)) is None:
                 self.instance(instance_id)
                 raise errors.not_attached(volume_id, instance_id)
             return await self._detach(volume, attachment, force)
 
     async def _detach(self, volume: CloudVolume, attachment: CloudAttachment, force: bool) -> CloudAttachment:
         instance = self.instance(attachment.instance)
+        is_shared = volume.is_attached_elsewhere(instance.id)
         leaving = structs.replace(attachment, state=AttachmentState.DETACHING)
         hit_failpoint("DetachVolume", "asked")
-        volume = await self.records.put_volume(structs.replace(volume, attachment=leaving))
+        volume = await self.records.put_volume(volume.with_attachment(leaving))
         hit_failpoint("DetachVolume", "intent")
         await self.latency.simulate("DetachVolume", volume.shape.type)
         try:
             if force or not instance.running:
-                await self.disks.unmount_leftovers(volume.id)
-            await self.disks.detach(volume.id, attachment, instance)
+                await self.disks.unmount_leftovers(volume.id, instance if is_shared else None)
+            await self.disks.detach(volume.id, attachment, instance, is_shared=is_shared)
         except DeviceBusy as error:
             who = await self.disks.describe_users(volume.id)
-            await self.records.put_volume(
-                structs.replace(
-                    volume, attachment=structs.replace(attachment, state=AttachmentState.ATTACHED)
-                )
-            )
+            kept = structs.replace(attachment, state=AttachmentState.ATTACHED)
+            await self.records.put_volume(volume.with_attachment(kept))
             raise errors.in_use(
                 f"Volume {volume.id} is still in use by {attachment.instance}: {who}"
             ) from error
         hit_failpoint("DetachVolume", "effect")
-        free = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE
-        self.records.put_volume_later(structs.replace(volume, state=free, attachment=None))
+        self.records.put_volume_later(volume.without_attachment(instance.id))
         hit_failpoint("DetachVolume", "result")
         return structs.replace(attachment, state=AttachmentState.DETACHED)
 
     async def release(self) -> None:
         """At a clean stop, detach all loop devices; the records keep the attachments."""
         await self.jobs.close()
-        attached = [v for v in self.records.volumes.values() if v.attachment]
+        attached = [v for v in self.records.volumes.values() if v.attachments]
         async with asyncio.TaskGroup() as group:
             for volume in attached:
                 group.create_task(self._release(volume))
         await self.records.flush()
 
     async def _release(self, volume: CloudVolume) -> None:
-        assert volume.attachment is not None
-        try:
-            instance = self.instance(volume.attachment.instance)
-            await self.disks.detach(volume.id, volume.attachment, instance)
-        except (DeviceBusy, Ec2ErrorResponse) as error:
-            log.warning("%s keeps its loop device: %s", volume.id, error)
+        for attachment in volume.attachments:
+            try:
+                instance, is_last = self.instance(attachment.instance), attachment is volume.attachments[-1]
+                await self.disks.detach(volume.id, attachment, instance, is_shared=not is_last)
+            except (DeviceBusy, Ec2ErrorResponse) as error:
+                log.warning("%s keeps its loop device: %s", volume.id, error)
 
     # Instances
 
@@ -326,9 +330,10 @@ class DiskService:
 
     async def _attach_again(self, volume: CloudVolume, instance: CloudInstance) -> None:
         """Create the links in a new directory; an error of one disk does not affect the others."""
-        assert volume.attachment is not None
+        attachment = volume.find_attachment(instance.id)
+        assert attachment is not None
         try:
-            await self.disks.attach(volume.id, volume.attachment, instance)
+            await self.disks.attach(volume.id, attachment, instance)
         except OSError as error:
             log.error("cannot attach %s to %s again: %s", volume.id, instance.id, error)
 
@@ -372,11 +377,22 @@ class DiskService:
 
 
 def apply_changes(shape: VolumeShape, wanted: Mapping[str, object]) -> VolumeShape:
-    changed = {name: value for name, value in wanted.items() if value}
+    changed = {name: value for name, value in wanted.items() if value or value is False}
     if changed.get("type", shape.type) != shape.type or limits.TYPES[shape.type].iops is None:
         # Defaults of the old type, or values that follow from the size, are not kept.
-        shape = VolumeShape(shape.size, shape.type)
+        shape = VolumeShape(shape.size, shape.type, multi_attach=shape.multi_attach)
     return structs.replace(shape, **changed)
+
+
+def _check_multi_attach(volume: CloudVolume, target: VolumeShape) -> None:
+    if target.multi_attach == volume.shape.multi_attach:
+        return
+    if volume.shape.type != "io2":
+        kind = volume.shape.type
+        text = f"Multi-Attach of an existing {kind} volume cannot be changed, only that of io2 volumes."
+        raise Ec2ErrorResponse("InvalidParameterCombination", text)
+    if len(volume.attachments) > (1 if volume.shape.multi_attach else 0):
+        raise errors.wrong_state(volume.id, volume.state)
 
 
 def _update_tags(old: Mapping[str, str], tags: Mapping[str, str], remove: bool) -> dict[str, str]:

@@ -314,5 +314,6 @@ def _new_snapshot(volume: CloudVolume, description: str, tags: Mapping[str, str]
         started=clock.microstamp(),
         description=description,
         encrypted=volume.encrypted,
+        kms_key=volume.kms_key,
         tags=dict(tags),
     )

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from volplane.cloud.model import CloudAttachment, CloudInstance, CloudModification, CloudSnapshot, CloudVolume
+from volplane.cloud.model import (
+    OWNER,
+    CloudAttachment,
+    CloudInstance,
+    CloudModification,
+    CloudSnapshot,
+    CloudVolume,
+)
 from volplane.cloud.xml import Value
-from volplane.cloud.zones import zone_id
+from volplane.rules import instances
+from volplane.rules.zones import zone_id
 
 
 def tags(found: Mapping[str, str]) -> list[Value]:
@@ -23,14 +31,17 @@ def volume(v: CloudVolume) -> dict[str, Value]:
         "availabilityZoneId": zone_id(v.zone),
         "status": v.state,
         "createTime": v.created,
-        "attachmentSet": [attachment(v.id, v.attachment)] if v.attachment else [],
+        "attachmentSet": [attachment(v.id, a) for a in v.attachments],
         "tagSet": tags(v.tags) or None,
         "volumeType": v.shape.type,
         "iops": v.shape.iops or None,
         "throughput": v.shape.throughput or None,
         "encrypted": v.encrypted,
+        "kmsKeyId": v.kms_key or None,
         "fastRestored": v.fast_restored,
-        "multiAttachEnabled": False,
+        "multiAttachEnabled": v.shape.multi_attach,
+        "operator": {"managed": False},
+        "volumeInitializationRate": v.initialization_rate or None,
     }
 
 
@@ -42,6 +53,7 @@ def attachment(volume_id: str, a: CloudAttachment) -> dict[str, Value]:
         "status": a.state,
         "attachTime": a.since,
         "deleteOnTermination": False,
+        "ebsCardIndex": a.card,
     }
 
 
@@ -85,10 +97,12 @@ def modification(m: CloudModification) -> dict[str, Value]:
         "targetIops": m.target.iops or None,
         "targetVolumeType": m.target.type,
         "targetThroughput": m.target.throughput or None,
+        "targetMultiAttachEnabled": m.target.multi_attach,
         "originalSize": m.original.size,
         "originalIops": m.original.iops or None,
         "originalVolumeType": m.original.type,
         "originalThroughput": m.original.throughput or None,
+        "originalMultiAttachEnabled": m.original.multi_attach,
         "progress": 100 if m.ended else 0,
         "startTime": m.started,
         "endTime": m.ended or None,
@@ -100,7 +114,7 @@ def state(i: CloudInstance) -> dict[str, Value]:
 
 
 def instance(i: CloudInstance, volumes: list[CloudVolume]) -> dict[str, Value]:
-    mapping: list[Value] = [_mapping(v.id, v.attachment) for v in volumes if v.attachment]
+    mapping: list[Value] = [_mapping(v.id, a) for v in volumes if (a := v.find_attachment(i.id))]
     return {
         "instanceId": i.id,
         "instanceState": state(i),
@@ -112,8 +126,32 @@ def instance(i: CloudInstance, volumes: list[CloudVolume]) -> dict[str, Value]:
             "availabilityZoneId": zone_id(i.zone),
             "tenancy": "default",
         },
+        "rootDeviceType": "ebs",
+        "rootDeviceName": instances.ROOT_DEVICE,
         "blockDeviceMapping": mapping,
+        "networkInterfaceSet": [_interface(i)],
+        "operator": {"managed": False},
         "tagSet": tags(i.tags) or None,
+    }
+
+
+def _interface(i: CloudInstance) -> dict[str, Value]:
+    held: dict[str, Value] = {
+        "attachmentId": instances.interface_attachment_id(i.id),
+        "deviceIndex": 0,
+        "networkCardIndex": 0,
+        "status": "attached",
+        "attachTime": i.launched,
+        "deleteOnTermination": True,
+    }
+    return {
+        "networkInterfaceId": instances.interface_id(i.id),
+        "macAddress": instances.mac_address(i.id),
+        "ownerId": OWNER,
+        "status": "in-use",
+        "interfaceType": "interface",
+        "privateDnsName": i.name,
+        "attachment": held,
     }
 
 
@@ -123,5 +161,6 @@ def _mapping(volume_id: str, a: CloudAttachment) -> dict[str, Value]:
         "status": a.state,
         "attachTime": a.since,
         "deleteOnTermination": False,
+        "ebsCardIndex": a.card,
     }
     return {"deviceName": a.device, "ebs": disk}

@@ -19,6 +19,7 @@ from volplane.base.settings import BadFlag, parse
 from volplane.base.tasks import run_until
 from volplane.client import kubeconfig
 from volplane.client.client import Client
+from volplane.cluster.data_directory import free_port
 from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel, SocketOpener, socket_path
 from volplane.drivers import ebs, efs
@@ -28,7 +29,10 @@ from volplane.loops.wait_reports import WaitRegistry
 from volplane.node.containers.base import ContainerSpec
 from volplane.node.containers.task import RestrictedImage, TaskContext, TaskImage
 from volplane.node.image_overrides import ImageOverrides, image_repository
-from volplane.sidecars import attacher, fencer, liveness, provisioner, registrar, resizer, snapshotter
+from volplane.sidecars import fencer, liveness, provisioner, registrar
+from volplane.sidecars.attacher import service as attacher
+from volplane.sidecars.resizer import service as resizer
+from volplane.sidecars.snapshotter import service as snapshotter
 from volplane.web import PortInUse
 
 T = TypeVar("T", bound=Struct)
@@ -68,6 +72,16 @@ C = TypeVar(
     snapshotter.SnapshotterOptions,
 )
 
+H = TypeVar(
+    "H",
+    provisioner.ProvisionerOptions,
+    attacher.AttacherOptions,
+    resizer.ResizerOptions,
+    snapshotter.SnapshotterOptions,
+    registrar.RegistrarOptions,
+    liveness.LivenessOptions,
+)
+
 
 class ImageDeps(Struct, frozen=True):
     """What the built-in images need from their process."""
@@ -94,17 +108,20 @@ class BuiltinImages(Mapping[str, TaskImage]):
     """The built-in images by all names that manifests use for them.
 
     Upstream publishes the sidecars in several registries, and vendors copy them into their own; the last part
-    of the name is the same everywhere. An image that is replaced by a program is not built in.
+    of the name is the same everywhere. An image that is replaced by a program is not built in, not even one
+    of ours.
     """
 
     def __init__(self, own: Mapping[str, TaskImage], programs: ImageOverrides | None = None) -> None:
         self._own, self._programs = own, programs or ImageOverrides()
 
     def _name(self, image: str) -> str:
+        if self._programs.get(image) is not None:
+            return ""
         if image in self._own:
             return image
         last = image_repository(image).rpartition("/")[2]
-        return f"volplane/{last}" if last in UPSTREAM and self._programs.get(image) is None else ""
+        return f"volplane/{last}" if last in UPSTREAM else ""
 
     def __getitem__(self, image: str) -> TaskImage:
         return self._own[self._name(image)]
@@ -171,8 +188,8 @@ def builtin_images(deps: ImageDeps, programs: ImageOverrides | None = None) -> B
                         **where,
                     )
 
-                quiet = structs.replace(settings, http_endpoint="", metrics_address="")
-                await _until_stopped(context, _run_with_port_fallback(context, running, settings, quiet))
+                endpoint = settings.http_endpoint or settings.metrics_address
+                await _until_stopped(context, _run_with_own_port(context, running, settings, endpoint))
 
         return image
 
@@ -181,16 +198,15 @@ def builtin_images(deps: ImageDeps, programs: ImageOverrides | None = None) -> B
         # A socket in the kubelet's registration directory registers its driver with the node.
         with context.open_directory(settings.plugin_registration_path) as directory:
             settings = structs.replace(settings, plugin_registration_path=directory)
-            quiet = structs.replace(settings, http_endpoint="", health_port=0)
             async with deps.channel(settings.csi_address, registrar.COMPONENT, open_socket) as channel:
                 run = partial(registrar.run, caller=channel)
-                await _until_stopped(context, _run_with_port_fallback(context, run, settings, quiet))
+                await _until_stopped(context, _run_with_own_port(context, run, settings, settings.endpoint))
 
     async def livenessprobe(context: TaskContext) -> None:
         settings, open_socket = _resolve_socket(context, _settings(liveness.LivenessOptions, context.args))
         connect = partial(deps.channel, settings.csi_address, liveness.COMPONENT, open_socket)
         run = partial(liveness.run, connect=connect)
-        await _until_stopped(context, _run_liveness_on_free_port(context, run, settings))
+        await _until_stopped(context, _run_with_own_port(context, run, settings, settings.endpoint))
 
     async def node_fencer(context: TaskContext) -> None:
         ec2 = await ebs.connect_ec2(deps.account, deps.host)
@@ -234,40 +250,37 @@ def _never(spec: ContainerSpec) -> bool:
     return False
 
 
-async def _run_with_port_fallback(
-    context: TaskContext, run: Callable[[T], Awaitable[None]], settings: T, quiet: T
+async def _run_with_own_port(
+    context: TaskContext, run: Callable[[H], Awaitable[None]], settings: H, endpoint: str
 ) -> None:
-    """Run with health and metrics over HTTP, or without if another instance has the port.
+    """Run with health checks and metrics at the endpoint, or on another port, and tell the node which one.
 
-    Nodes on one machine share its ports, which manifests do not expect. A pod without hostNetwork opens no
-    port on the machine.
+    Nodes of one machine share its ports, which manifests do not expect, and a pod without hostNetwork opens
+    none that others can reach. If one instance answered for all, a driver that hangs would restart the
+    others, or go unnoticed.
     """
-    if not context.spec.host_network:
-        return await run(quiet)
-    try:
-        await run(settings)
-    except PortInUse as error:
-        log.warning("%s: another instance serves it", error.strerror)
-        await run(quiet)
-
-
-async def _run_liveness_on_free_port(
-    context: TaskContext, run: Callable[..., Awaitable[None]], settings: liveness.LivenessOptions
-) -> None:
-    """Serve on another port if the port is taken, and tell the node which one: nodes of one machine share
-    its ports.
-
-    If one instance answered for all, a driver that hangs would restart the others, or go unnoticed. A pod
-    without hostNetwork also uses another port.
-    """
+    if not endpoint:
+        return await run(settings)
     if context.spec.host_network:
         try:
             return await run(settings)
         except PortInUse as error:
             log.warning("%s: this node probes another port", error.strerror)
-    asked = int(settings.endpoint.rpartition(":")[2])
-    elsewhere = structs.replace(settings, http_endpoint="", metrics_address="", health_port=0)
-    await run(elsewhere, started=lambda port: context.ports.update({asked: port}))
+    asked = endpoint.rpartition(":")[2]
+    while True:
+        port = free_port()
+        if asked.isascii() and asked.isdecimal():  # else the endpoint is refused below
+            context.ports[int(asked)] = port
+            settings = _listen_at(settings, f"127.0.0.1:{port}")
+        try:
+            return await run(settings)
+        except PortInUse:  # taken a moment ago
+            continue
+
+
+def _listen_at(settings: H, endpoint: str) -> H:
+    fields = {"http_endpoint": endpoint, "metrics_address": "", "health_port": 0}
+    return structs.replace(settings, **{k: v for k, v in fields.items() if k in settings.__struct_fields__})
 
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
@@ -277,18 +290,7 @@ def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
         raise SystemExit(str(error)) from error
 
 
-S = TypeVar(
-    "S",
-    provisioner.ProvisionerOptions,
-    attacher.AttacherOptions,
-    resizer.ResizerOptions,
-    snapshotter.SnapshotterOptions,
-    registrar.RegistrarOptions,
-    liveness.LivenessOptions,
-)
-
-
-def _resolve_socket(context: TaskContext, settings: S) -> tuple[S, SocketOpener]:
+def _resolve_socket(context: TaskContext, settings: H) -> tuple[H, SocketOpener]:
     """The options with the path of the driver's socket on the machine, and how to open it.
 
     The pod can replace the socket by a link at any time, so each connection opens it anew inside the volume.

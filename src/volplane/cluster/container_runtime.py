@@ -10,10 +10,14 @@ from collections.abc import Iterable, Mapping
 
 from volplane.base.backoff import Backoff
 from volplane.base.retry import retry
+from volplane.cluster import power_loss
+from volplane.cluster.data_directory import ClusterMember
 from volplane.cluster.errors import NoContainerRuntime
+from volplane.cluster.saved_options import SavedRuntime
 from volplane.host import Host
 from volplane.node.containers.cri import cni
 from volplane.node.containers.cri.client import CriClient, CriError
+from volplane.node.containers.cri.removal import remove_node
 from volplane.node.containers.cri.runtime_info import CniDirectories, find_problem, read_cni_directories
 
 log = logging.getLogger(__name__)
@@ -41,6 +45,23 @@ def choose_endpoint(name: str, kinds: Mapping[str, str], endpoint: str) -> str:
     """The endpoint of a node's container runtime; "" if it runs containers as processes."""
     default = PROCESS if CRI in kinds.values() else CRI
     return endpoint if kinds.get(name, default) == CRI else ""
+
+
+async def end_other_containers(
+    members: Mapping[ClusterMember, str], before: SavedRuntime, host: Host
+) -> None:
+    """Kill the containers of nodes that run them in another way since the last start.
+
+    `members`: the nodes with their endpoints. A killed cluster leaves its containers, and no node would find
+    them.
+    """
+    for member, endpoint in members.items():
+        old = choose_endpoint(member.name, before.nodes, before.endpoint)
+        if old and old != endpoint:
+            log.warning("%s does not use %s any more: ending its containers there", member.name, old)
+            await remove_node(old, str(member.root))
+        elif endpoint and not old:
+            await host.call(power_loss.kill_containers, str(member.root / "containers"))
 
 
 async def prepare_runtime(endpoint: str, host: Host) -> None:

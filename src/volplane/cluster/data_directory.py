@@ -45,6 +45,11 @@ def node_name(index: int) -> str:
     return f"worker-{index}"
 
 
+def instance_of(node: str) -> str:
+    """The id of a node's instance in the disk service."""
+    return "i-0" + hashlib.sha256(node.encode()).hexdigest()[:16]
+
+
 class ClusterMember(Struct, frozen=True):
     """A node of the cluster."""
 
@@ -61,7 +66,9 @@ class SavedCluster(Struct, frozen=True):
     port: int = 0
     cloud_port: int = 0
     controller_manager_port: int = 0  # of its metrics, if it is a process of its own
+    ui_port: int = 0  # of the live page
     kubelet_ports: dict[str, int] = {}
+    metadata_ports: dict[str, int] = {}  # of the nodes' instance metadata
     access_key: str = ""
     secret_key: str = ""
     pod_range: str = ""  # address range of all pods; "" if they share the machine's network
@@ -85,6 +92,7 @@ class DataDirectory:
         self.lock = self.directory / "up.lock"
         self.supervisor_lock = self.directory / "supervisor.lock"
         self.start_options = self.directory / "start.json"  # of a cluster in the background
+        self.version = self.directory / "version.json"  # of the files in this directory
         self._memory = self.directory / "cluster.json"
         self._reservations: list[socket.socket] = []
         self.spans = self.directory / "spans"  # the recorded steps of volumes
@@ -172,6 +180,11 @@ class DataDirectory:
             saved = self.load_saved()
             self.save(SavedCluster(access_key=saved.access_key, secret_key=saved.secret_key))
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a cluster was started here before."""
+        return self._memory.exists() or self.state.exists()
+
     def check_state(self) -> None:
         """Check that the state of an earlier start still exists. Raises UnusableDataDirectory."""
         if not self._memory.exists():
@@ -203,8 +216,7 @@ class DataDirectory:
     def member(self, index: int, nodes_per_zone: int) -> ClusterMember:
         name = node_name(index)
         zone = f"{REGION}{ZONES[(index - 1) // nodes_per_zone % len(ZONES)]}"
-        instance = "i-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
-        return ClusterMember(name, index, zone, instance, self.nodes / str(index))
+        return ClusterMember(name, index, zone, instance_of(name), self.nodes / str(index))
 
     # --- saved between starts
 
@@ -236,11 +248,14 @@ class DataDirectory:
         saved = self.load_saved()
         members = [self.member(i, 1).name for i in range(1, nodes + 1)]
         kubelets = {name: self._port(_still_free(saved.kubelet_ports.get(name))) for name in members}
+        metadata = {name: self._port(_still_free(saved.metadata_ports.get(name))) for name in members}
         return SavedCluster(
             port=self._port(port or saved.port, known=True),
             cloud_port=self._port(_still_free(saved.cloud_port)),
             controller_manager_port=self._port(_still_free(saved.controller_manager_port)),
+            ui_port=saved.ui_port,
             kubelet_ports={**saved.kubelet_ports, **kubelets},
+            metadata_ports={**saved.metadata_ports, **metadata},
             access_key=saved.access_key or "AKIA" + secrets.token_hex(8).upper(),
             secret_key=saved.secret_key or secrets.token_urlsafe(30),
             pod_range=self._pod_range(saved.pod_range, nodes) if pods_apart else "",
@@ -285,7 +300,7 @@ class DataDirectory:
 
 
 def _still_free(port: int | None) -> int:
-    return port if port and _is_free(port) else 0
+    return port if port and is_free(port) else 0
 
 
 def free_port() -> int:
@@ -297,7 +312,7 @@ def free_port() -> int:
     ephemeral = _ephemeral_ports()
     for _ in range(PORT_TRIES):
         port = random.choice(PORTS)
-        if port not in ephemeral and _is_free(port):
+        if port not in ephemeral and is_free(port):
             return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -326,7 +341,7 @@ def _ephemeral_ports() -> range:
     return range(int(first), int(last) + 1)
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore closed connections
         try:

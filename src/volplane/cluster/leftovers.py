@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from volplane.cluster.data_directory import ClusterMember
+from volplane.cluster.data_directory import ClusterMember, DataDirectory
 from volplane.host import Host
 from volplane.node.containers import records
 from volplane.node.containers.cri import labels
@@ -55,3 +57,18 @@ def _find_processes(directories: Iterable[str]) -> list[str]:
         for record in records.load_all(directory)
         if record.is_alive
     ]
+
+
+def find_namespace_process(layout: DataDirectory) -> int:
+    """A process in the user namespace in which this cluster's containers still run; 0 if there is none."""
+    own = os.stat("/proc/self/ns/user").st_ino
+    directories: list[Path] = []
+    with suppress(PermissionError):  # another user's cluster, which the start refuses
+        directories += layout.nodes.glob("*/containers")
+    for directory in directories:
+        for record in records.load_all(str(directory)):
+            if record.is_shim_alive:
+                with suppress(OSError):  # it ended meanwhile, or belongs to another user
+                    if os.stat(f"/proc/{record.started.shim}/ns/user").st_ino != own:
+                        return record.started.shim
+    return 0

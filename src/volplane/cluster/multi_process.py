@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import Self
 
@@ -33,23 +33,29 @@ from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.cluster import power_loss, readiness, user_drivers
 from volplane.cluster.apply import DRIVERS, ROLES, WITHOUT_DRIVERS, WITHOUT_PODS, apply
-from volplane.cluster.container_runtime import prepare_runtime
+from volplane.cluster.aws_objects import apply_aws_objects, cloud_variables, disk_service_url
+from volplane.cluster.container_runtime import end_other_containers, prepare_runtime
 from volplane.cluster.data_directory import REGION, ClusterMember, DataDirectory
+from volplane.cluster.data_version import open_directory
 from volplane.cluster.errors import ClusterNotReady, RoleFailed
+from volplane.cluster.live_page import ON, issue_page_link, serve_live_page
+from volplane.cluster.probe_surroundings import prepare_probe, remove_probe
 from volplane.cluster.role_control import RoleCannotChange, describe_crash, serve_role_control
 from volplane.cluster.role_files import RoleFiles
-from volplane.cluster.saved_options import save_options
+from volplane.cluster.saved_options import load_options, save_options
 from volplane.cluster.single_process import (
     ClusterOptions,
     cloud_options,
     expected_drivers,
     node_options,
+    options_to_save,
     prepare_ports_and_keys,
     recording_options,
     runtime_endpoint,
     runtime_endpoints,
 )
 from volplane.cluster.user_drivers import NO_USER_DRIVERS, DiscoveredDrivers, UserDrivers
+from volplane.dashboard.entrance import LivePage
 from volplane.host import Host, network
 from volplane.host.processes import Process
 from volplane.node.containers.cri import cni
@@ -66,7 +72,8 @@ WAITS = "VOLPLANE_WAITS"  # environment variable: the socket for a role's wait r
 # Blocked until a role has installed its handlers: a role that is stopped early may have to remove what an
 # earlier run has left.
 BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = 30.0
+WAIT_TIMEOUT = 30.0
+NO_LEADER_ELECTION = "--leader-elect=false"  # there is one process of each role, which is restarted at once
 GIVE_UP = 5.0  # seconds during a start after which a role that keeps ending counts as failed
 
 
@@ -75,7 +82,8 @@ class MultiProcessCluster:
 
     def __init__(self, settings: ClusterOptions, drivers: UserDrivers = NO_USER_DRIVERS) -> None:
         self.settings, self.user_drivers = settings, drivers
-        self.learned = DiscoveredDrivers(NO_USER_DRIVERS)
+        self.discovered = DiscoveredDrivers(NO_USER_DRIVERS)
+        self.live_page: LivePage | None = None
         self.layout = DataDirectory(settings.data_dir)
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.runs = RoleFiles(self.layout.run)
@@ -103,9 +111,7 @@ class MultiProcessCluster:
             self._stack.push_async_callback(self._discard)
         # On a full disk a role could not even log why it ends.
         SpaceReserve(str(self.layout.state)).require_space()
-        self._stack.callback(os.close, self.layout.acquire_lock())
-        self.layout.claim_directory()
-        self.layout.check_state()
+        self._stack.callback(os.close, open_directory(self.layout))
         self.layout.remove_wait_report_sockets()
         self._stack.callback(self.layout.release)
         self.memory = prepare_ports_and_keys(self.layout, self.settings)
@@ -115,44 +121,61 @@ class MultiProcessCluster:
         self._stack.push_async_callback(self.host.close)
         if self.settings.container_runtime_endpoint:
             await prepare_runtime(self.settings.container_runtime_endpoint, self.host)
+        before = load_options(self.layout).runtime
+        await end_other_containers(runtime_endpoints(self.members, self.settings), before, self.host)
         self._lifeline = os.pipe()
         self._stack.callback(self._cut_lifeline)
         self._stack.callback(self.layout.ready.unlink, missing_ok=True)
         self.runs.write("up", os.getpid())
         self._stack.push_async_callback(self._stop)
-        self.learned = await user_drivers.discover_drivers(self.user_drivers, self.host)
-        if self.user_drivers.builtin:
-            self._start_role("cloud", self._cloud())
+        self._start_role("cloud", self._cloud())
         self._start_role("apiserver", self._apiserver())
         await self._connect()
         self.layout.save(self.memory)
         await self._apply((ROLES,))  # before the roles that need them start
+        await self._wait_unless_role_failed(self._wait_for_cloud())
+        self.discovered = await self._discover_drivers()
         self._start_role("controller-manager", self._manager())
-        self._start_role("scheduler", ["--kubeconfig", self._write_kubeconfig("system:kube-scheduler")])
-        # Links in a node's /dev may be from before a reboot until the disk service has repaired them.
-        if self.user_drivers.builtin:
-            await self._wait_unless_role_failed(self._wait_for_cloud())
+        login = ["--kubeconfig", self._write_kubeconfig("system:kube-scheduler")]
+        self._start_role("scheduler", [*login, NO_LEADER_ELECTION])
+        # Links in a node's /dev may be from before a reboot until the disk service, which runs now, has
+        # repaired them.
         for member in self.members:
             self._start_role(f"node/{member.name}", self._node(member))
-        with save_options(self.layout, self.user_drivers.options):
+        with save_options(self.layout, options_to_save(self.user_drivers, self.settings)):
             await self._deploy()
+        if self.settings.ui == ON:
+            page = serve_live_page(self.layout, self._transport, self.settings.ui_port)
+            self.live_page = await self._stack.enter_async_context(page)
         await self._stack.enter_async_context(serve_role_control(str(self.layout.role_control), self))
+
+    async def _discover_drivers(self) -> DiscoveredDrivers:
+        await self._retry_unavailable(lambda: remove_probe(self.client))
+        self.user_drivers = self.user_drivers.with_cloud(cloud_variables(self.memory))
+        if not self.user_drivers.drivers or self.user_drivers.facts:
+            return await user_drivers.discover_drivers(self.user_drivers, self.host)
+        async with prepare_probe(self.client, self.layout, self.host) as surroundings:
+            return await user_drivers.discover_drivers(self.user_drivers, self.host, surroundings)
 
     async def _deploy(self) -> None:
         builtin = self.user_drivers.builtin
         await self._apply(WITHOUT_PODS if builtin else WITHOUT_DRIVERS)
+        await self._retry_unavailable(lambda: apply_aws_objects(self.client, self.memory))
         await self._wait_unless_role_failed(
             readiness.wait_for_first_nodes(self.client, self._running_members())
         )
         await self._apply(DRIVERS if builtin else ())
-        if things := self.learned.manifests(str(self.layout.driver_shares)):
+        if things := self.discovered.manifests(str(self.layout.driver_shares)):
             await user_drivers.apply(self._transport, things)
 
     async def _apply(self, manifests: Iterable[str]) -> None:
         """Apply manifests, even if the API server restarts meanwhile. Existing objects stay as they are."""
-        async with asyncio.timeout(PATIENCE):
+        await self._retry_unavailable(lambda: apply(self.client, manifests))
+
+    async def _retry_unavailable(self, work: Callable[[], Awaitable[None]]) -> None:
+        async with asyncio.timeout(WAIT_TIMEOUT):
             await retry(
-                lambda: apply(self.client, manifests),
+                work,
                 on=(Unavailable, Timeout),
                 backoff=POLL,
                 report=lambda error: log.warning("the manifests are not applied yet: %s", error),
@@ -167,7 +190,7 @@ class MultiProcessCluster:
 
     async def _wait_for_cloud(self) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(WAIT_TIMEOUT):
                 _, writer = await retry(
                     lambda: asyncio.open_connection("127.0.0.1", self.memory.cloud_port),
                     on=ConnectionError,
@@ -179,7 +202,7 @@ class MultiProcessCluster:
 
     async def _wait_for_apiserver(self) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(WAIT_TIMEOUT):
                 await self.client.cache(Namespace).wait_synced()
         except TimeoutError:
             raise ClusterNotReady(
@@ -226,6 +249,7 @@ class MultiProcessCluster:
         return [
             "--kubeconfig",
             self._write_kubeconfig("system:kube-controller-manager"),
+            NO_LEADER_ELECTION,
             "--root-ca-file",
             str(self.authority.pair.cert_path),
             f"--controllers={','.join(settings.controllers)}",
@@ -269,7 +293,7 @@ class MultiProcessCluster:
             LIFELINE: str(self._lifeline[0]),
             WAITS: str(self.layout.wait_report_socket(role)),
             **recording_options(self.layout, self.settings).to_environment(role),
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",
+            "AWS_ENDPOINT_URL": disk_service_url(memory),
             "AWS_ACCESS_KEY_ID": memory.access_key,
             "AWS_SECRET_ACCESS_KEY": memory.secret_key,
             "AWS_DEFAULT_REGION": REGION,
@@ -325,7 +349,7 @@ class MultiProcessCluster:
     async def wait_ready(self) -> None:
         members = self._running_members()
         await self._wait_unless_role_failed(
-            readiness.wait_ready(self.client, members, expected_drivers(self.learned, members))
+            readiness.wait_ready(self.client, members, expected_drivers(self.discovered, members))
         )
         self._is_up = True
         self.layout.ready.write_text(f"{os.getpid()}\n")
@@ -343,6 +367,9 @@ class MultiProcessCluster:
         if not await self._kill(role):
             raise RoleCannotChange(f"{role} does not run at this moment: it is restarted")
         return f"{role} was killed, and is restarted"
+
+    async def issue_page_link(self) -> str:
+        return issue_page_link(self.live_page)
 
     async def start_role(self, role: str) -> str:
         self._check_role(role)
@@ -396,7 +423,8 @@ class MultiProcessCluster:
         nodes = [role for role in self._supervisors if role.startswith("node/")]
         await asyncio.gather(*(self._end(role) for role in nodes))
         if nodes:
-            await self.host.call(network.remove_bridge, self.layout.bridge)
+            if self.memory.pod_range:
+                await self.host.call(network.remove_bridge, self.layout.bridge)
             if self.settings.container_runtime_endpoint:
                 await self.host.call(cni.remove_idle_bridge)
 
@@ -407,7 +435,7 @@ class MultiProcessCluster:
         if process is not None and process.running:
             process.send(signal.SIGTERM)
             try:
-                async with asyncio.timeout(PATIENCE + 10):
+                async with asyncio.timeout(WAIT_TIMEOUT + 10):
                     await process.wait()
             except TimeoutError:
                 log.error("%s does not stop; killing it", role)

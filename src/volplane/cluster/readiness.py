@@ -21,7 +21,7 @@ from volplane.cluster.errors import ClusterNotReady
 from volplane.drivers import ebs
 from volplane.host import NodePaths
 
-PATIENCE = 60.0  # seconds after which a start counts as stuck
+WAIT_TIMEOUT = 60.0  # seconds after which a start counts as stuck
 # Seconds for which the containers of a user's driver must run: one with wrong flags ends a moment after its
 # start. One that has ended before must run for longer.
 STABLE, STABLE_AFTER_RESTART = 0.5, 3.0
@@ -79,7 +79,7 @@ async def wait_ready(
     changed = asyncio.Event()
     ends = [cache.subscribe(lambda *_: changed.set()) for cache in caches]
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             for cache in caches:
                 await cache.wait_synced()
             while True:
@@ -91,7 +91,7 @@ async def wait_ready(
     except TimeoutError as error:
         why = find_missing(client, members, expected) or "the API server does not answer"
         reason = await asyncio.to_thread(_container_error, client, members, expected)
-        raise ClusterNotReady(f"not ready after {PATIENCE:g} s: {why}{reason}") from error
+        raise ClusterNotReady(f"not ready after {WAIT_TIMEOUT:g} s: {why}{reason}") from error
     finally:
         for end in ends:
             end()

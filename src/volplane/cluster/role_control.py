@@ -1,4 +1,4 @@
-"""Crash and start roles of a running cluster: a socket on which `up` takes requests of the command line.
+"""Crash and start roles of a running cluster, and open its page: a socket on which `up` takes requests.
 
 Each connection carries one request and its answer. Only the owner of the socket's directory can connect.
 """
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 REQUEST_TIMEOUT = 5.0  # seconds until a request has arrived
 ANSWER_TIMEOUT = 60.0  # seconds: a crash ends containers and removes mounts
 CRASH, START = "crash", "start"
+PAGE = "page"  # asks for a new address of the live page
 
 
 class RoleCannotChange(Exception):
@@ -30,8 +31,8 @@ class RoleCannotChange(Exception):
 
 
 class RoleRequest(Struct, frozen=True):
-    action: str  # CRASH or START
-    role: str  # as in `node/worker-2`
+    action: str  # CRASH, START or PAGE
+    role: str = ""  # as in `node/worker-2`
 
 
 class RoleAnswer(Struct, frozen=True):
@@ -40,11 +41,13 @@ class RoleAnswer(Struct, frozen=True):
 
 
 class ControllableCluster(Protocol):
-    """Both methods return what the user reads, and raise RoleCannotChange."""
+    """All methods return what the user reads, and raise RoleCannotChange."""
 
     async def crash_role(self, role: str) -> str: ...
 
     async def start_role(self, role: str) -> str: ...
+
+    async def issue_page_link(self) -> str: ...
 
 
 def describe_crash(role: str, directory: Path) -> str:
@@ -106,6 +109,8 @@ async def _answer(request: RoleRequest, cluster: ControllableCluster) -> RoleAns
                 return RoleAnswer(await cluster.crash_role(request.role))
             case "start":
                 return RoleAnswer(await cluster.start_role(request.role))
+            case "page":
+                return RoleAnswer(await cluster.issue_page_link())
             case unknown:
                 return RoleAnswer(f"unknown request {unknown}", failed=True)
     except RoleCannotChange as error:

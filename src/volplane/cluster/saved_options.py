@@ -1,4 +1,4 @@
-"""The driver, manifest and image options of `up`, saved in the data directory for later starts.
+"""The driver, manifest, image and runtime options of `up`, saved in the data directory for later starts.
 
 Files are saved as paths and read at each start. A command is saved with all variables and paths resolved,
 because the next start may have another working directory and environment.
@@ -19,8 +19,24 @@ from volplane.cluster.external_driver.model import Command
 
 
 class CommandLine(Struct, frozen=True):
-    text: str  # as typed
+    text: str  # as typed; "" for the image itself
     command: Command
+
+
+class SavedRuntime(Struct, frozen=True, omit_defaults=True):
+    """How nodes run containers. Without an endpoint they are processes."""
+
+    endpoint: str = ""
+    image_endpoint: str = ""
+    nodes: Mapping[str, str] = {}  # --node
+
+    def command_words(self) -> Iterator[str]:
+        if self.endpoint:
+            yield f"--container-runtime-endpoint {shlex.quote(self.endpoint)}"
+        if self.image_endpoint:
+            yield f"--image-service-endpoint {shlex.quote(self.image_endpoint)}"
+        for name, kind in self.nodes.items():
+            yield f"--node {name}={kind}"
 
 
 class SavedOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,6 +45,7 @@ class SavedOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     manifests: tuple[str, ...] = ()  # files and directories
     images: Mapping[str, CommandLine] = {}
     ours: bool | None = None
+    runtime: SavedRuntime = SavedRuntime()
 
     def __bool__(self) -> bool:
         return self != SavedOptions()
@@ -39,12 +56,16 @@ class SavedOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             ("--driver", self.drivers),
             ("--driver-command", [line.text for line in self.commands]),
             ("--manifest", self.manifests),
-            ("--image", [f"{image}={line.text}" for image, line in self.images.items()]),
+            (
+                "--image",
+                [f"{image}={line.text}" if line.text else image for image, line in self.images.items()],
+            ),
         ):
             for value in values:
                 yield f"{option} {shlex.quote(value)}"
         if self.ours is not None:
             yield "--builtin-drivers" if self.ours else "--no-builtin-drivers"
+        yield from self.runtime.command_words()
 
 
 def load_options(layout: DataDirectory) -> SavedOptions:

@@ -17,12 +17,23 @@ LEASES = "volplane:csi-leases"
 # Sidecars by the name of their image.
 SIDECARS = {f"csi-{name}": name for name in ("provisioner", "attacher", "resizer", "snapshotter")}
 
+# What upstream's programs need beyond ours, by sidecar: those that run in their own images get it, too.
+UPSTREAM_ONLY: Mapping[str, tuple[Mapping[str, list[str]], ...]] = {
+    "snapshotter": tuple(
+        {"apiGroups": [group], "resources": [kind, f"{kind}/status"], "verbs": ["update"]}
+        for group, kind in (
+            ("snapshot.storage.k8s.io", "volumesnapshotcontents"),
+            ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents"),
+        )
+    )
+}
+
 Manifest = dict[str, Any]
 
 
 def bind_sidecar(name: str, namespace: str, account: str, sidecar: str) -> Manifest:
     """Bind an account to the role of a sidecar; all drivers' sidecars have the same roles."""
-    return bind_role(name, namespace, account, f"ebs-external-{sidecar}-role")
+    return bind_role(name, namespace, account, f"volplane:external-{sidecar}")
 
 
 def bind_role(name: str, namespace: str, account: str, role: str) -> Manifest:
@@ -36,16 +47,26 @@ def bind_leases(name: str, namespace: str, account: str) -> Manifest:
 
 
 def find_grants(manifests: Iterable[Manifest], programs: ImageOverrides) -> Iterator[Manifest]:
-    """The bindings of all sidecars that run as built-in images in the pods of manifests."""
-    wanted: dict[tuple[str, str], set[str]] = {}
+    """The bindings of all sidecars in the pods of manifests, with a role for what only upstream's need."""
+    wanted: dict[tuple[str, str], set[tuple[str, bool]]] = {}
     for thing in manifests:
         for pod in _find_pods(thing.get("spec")):
             namespace = str((thing.get("metadata") or {}).get("namespace") or "default")
             account = str(pod.get("serviceAccountName") or pod.get("serviceAccount") or "default")
             wanted.setdefault((namespace, account), set()).update(_find_sidecars(pod, programs))
     for (namespace, account), sidecars in wanted.items():
-        for sidecar in sorted(sidecars):
-            yield bind_sidecar(f"volplane:{namespace}:{account}:{sidecar}", namespace, account, sidecar)
+        for sidecar, is_own_image in sorted(sidecars):
+            name = f"volplane:{namespace}:{account}:{sidecar}"
+            yield bind_sidecar(name, namespace, account, sidecar)
+            if is_own_image and sidecar in UPSTREAM_ONLY:
+                role = f"volplane:upstream-{sidecar}"
+                yield {
+                    "apiVersion": f"{RBAC}/v1",
+                    "kind": "ClusterRole",
+                    "metadata": {"name": role},
+                    "rules": list(UPSTREAM_ONLY[sidecar]),
+                }
+                yield bind_role(f"{name}:upstream", namespace, account, role)
         if sidecars:
             yield bind_leases(f"volplane:{account}:leases", namespace, account)
 
@@ -61,14 +82,16 @@ def _find_pods(spec: Any) -> Iterator[Mapping[str, Any]]:
             yield from _find_pods(spec[part].get("spec"))
 
 
-def _find_sidecars(pod: Mapping[str, Any], programs: ImageOverrides) -> Iterator[str]:
+def _find_sidecars(pod: Mapping[str, Any], programs: ImageOverrides) -> Iterator[tuple[str, bool]]:
+    """The sidecars, and whether they run in their own images."""
     for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
         if not isinstance(container, dict) or container.get("command"):
             continue
         image = str(container.get("image", ""))
         sidecar = SIDECARS.get(image_repository(image).rpartition("/")[2])
-        if sidecar is not None and programs.get(image) is None:
-            yield sidecar
+        program = programs.get(image)
+        if sidecar is not None and (program is None or program.is_own_image):
+            yield sidecar, program is not None
 
 
 def _binding(kind: str, name: str, where: str, role: str, namespace: str, account: str) -> Manifest:

@@ -22,25 +22,35 @@ from volplane.apiserver.auth.certificates import CertificateAuthority
 from volplane.apiserver.server import RunningApiServer
 from volplane.base import trace
 from volplane.base.settings import Duration, about
-from volplane.base.tasks import TaskSet, cancel_and_wait, log_error
+from volplane.base.tasks import TaskSet, log_error
 from volplane.base.trace import Trace
 from volplane.client import kubeconfig
 from volplane.client.cache import Caches
 from volplane.client.client import Client
 from volplane.cluster import power_loss, readiness, user_drivers
 from volplane.cluster.apply import DRIVERS, WITHOUT_DRIVERS, WITHOUT_PODS, apply
+from volplane.cluster.aws_objects import apply_aws_objects, cloud_variables, disk_service_url
 from volplane.cluster.builtin_images import ImageDeps, builtin_images
-from volplane.cluster.container_runtime import check_kinds, choose_endpoint, prepare_runtime
+from volplane.cluster.container_runtime import (
+    check_kinds,
+    choose_endpoint,
+    end_other_containers,
+    prepare_runtime,
+)
 from volplane.cluster.data_directory import REGION, ClusterMember, DataDirectory, SavedCluster, node_name
+from volplane.cluster.data_version import open_directory
 from volplane.cluster.errors import CannotStart
+from volplane.cluster.live_page import OFF, ON, issue_page_link, serve_live_page
+from volplane.cluster.probe_surroundings import prepare_probe, remove_probe
 from volplane.cluster.readiness import ExpectedDriver
 from volplane.cluster.role_control import RoleCannotChange, describe_crash, serve_role_control
 from volplane.cluster.role_files import RoleFiles
-from volplane.cluster.saved_options import save_options
+from volplane.cluster.saved_options import SavedOptions, SavedRuntime, load_options, save_options
 from volplane.cluster.sidecar_clients import account_client
 from volplane.cluster.user_drivers import NO_USER_DRIVERS, DiscoveredDrivers, UserDrivers
 from volplane.controllers import manager
 from volplane.csi.call_interceptor import CallInterceptor
+from volplane.dashboard.entrance import LivePage
 from volplane.drivers import ebs
 from volplane.host import Host, network
 from volplane.loops.span_recording import RecordingOptions, record_spans
@@ -109,7 +119,8 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
         str,
         about(
             "socket of the CRI runtime that runs containers, such as unix:///run/containerd/containerd.sock; "
-            "without it they run as processes of this machine",
+            "default: that of the last start; without one, or if it is empty, they run as processes of this "
+            "machine",
             value="ENDPOINT",
         ),
     ] = ""
@@ -168,6 +179,10 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
         str,
         about("OpenTelemetry collector that gets the steps of volumes as traces", value="URL"),
     ] = ""
+    ui: Annotated[str, about("serve the live page for a browser: on or off")] = ON
+    ui_port: Annotated[
+        int, about("port of the live page, on loopback; 0 keeps the last one, or picks a free one")
+    ] = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.nodes <= 1000:
@@ -182,6 +197,10 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
             raise ValueError(f"--node-monitor-grace-period must be at least 1 second, not {given:g}")
         if not 0 <= self.port < 65536:
             raise ValueError(f"--port must be a port number, not {self.port}")
+        if not 0 <= self.ui_port < 65536:
+            raise ValueError(f"--ui-port must be a port number, not {self.ui_port}")
+        if self.ui not in (ON, OFF):
+            raise ValueError(f"--ui must be {ON} or {OFF}, not {self.ui!r}")
         if self.pod_network not in (BRIDGE, HOST):
             raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
         # A role of its own process has another working directory.
@@ -221,6 +240,12 @@ def runtime_endpoint(member: ClusterMember, settings: ClusterOptions) -> str:
     return choose_endpoint(member.name, settings.node, settings.container_runtime_endpoint)
 
 
+def options_to_save(drivers: UserDrivers, settings: ClusterOptions) -> SavedOptions:
+    """The options that the next start on the data directory has, if none are given."""
+    endpoints = settings.container_runtime_endpoint, settings.image_service_endpoint
+    return structs.replace(drivers.options, runtime=SavedRuntime(*endpoints, settings.node))
+
+
 def runtime_endpoints(members: Iterable[ClusterMember], settings: ClusterOptions) -> dict[ClusterMember, str]:
     return {member: runtime_endpoint(member, settings) for member in members}
 
@@ -248,11 +273,12 @@ class Cluster:
         self.interceptor = interceptor
         self.settings, self.user_drivers = settings, drivers
         self.programs = ImageOverrides(drivers.programs)
-        self.learned = DiscoveredDrivers(NO_USER_DRIVERS)
+        self.discovered = DiscoveredDrivers(NO_USER_DRIVERS)
         self.layout = DataDirectory(settings.data_dir)
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.runs = RoleFiles(self.layout.run)
         self.nodes: dict[str, Kubelet] = {}
+        self.live_page: LivePage | None = None
         self.wait_registry = WaitRegistry()
         self.descriptor_reservations = DescriptorReservations()
         self._stack = AsyncExitStack()
@@ -274,9 +300,7 @@ class Cluster:
     async def _start(self) -> None:
         if self.layout.create():
             self._stack.push_async_callback(self._discard)
-        self._stack.callback(os.close, self.layout.acquire_lock())
-        self.layout.claim_directory()
-        self.layout.check_state()
+        self._stack.callback(os.close, open_directory(self.layout))
         self.layout.remove_wait_report_sockets()
         recording = recording_options(self.layout, self.settings)
         await self._stack.enter_async_context(record_spans(self.trace, "up", recording))
@@ -290,10 +314,8 @@ class Cluster:
         self._stack.push_async_callback(self.host.close)
         if self.settings.container_runtime_endpoint:
             await prepare_runtime(self.settings.container_runtime_endpoint, self.host)
-        learning = asyncio.create_task(
-            user_drivers.discover_drivers(self.user_drivers, self.host), name="drivers"
-        )
-        self._stack.push_async_callback(cancel_and_wait, learning)
+        before = load_options(self.layout).runtime
+        await end_other_containers(runtime_endpoints(self.members, self.settings), before, self.host)
         self.server = await apiserver.run(
             apiserver_options(self.layout, self.memory.port, self.settings), store
         )
@@ -304,8 +326,8 @@ class Cluster:
         reports = serve_wait_reports(str(self.layout.wait_report_socket("up")), self.wait_registry)
         await self._stack.enter_async_context(reports)
         self._stack.push_async_callback(self._roles.close)
-        if self.user_drivers.builtin:
-            await self._start_cloud()
+        await self._start_cloud()
+        self.discovered = await self._discover_drivers()
         registry, controllers = self.wait_registry, self.client_for("kube-controller-manager")
         self._roles.start(self.flex_prober.run(), "flexvolume prober")
         managing = manager.run(
@@ -315,8 +337,7 @@ class Cluster:
         scheduling = scheduler.run(self.client_for("kube-scheduler"), wait_registry=registry)
         self._roles.start(scheduling, "scheduler")
         self._stack.push_async_callback(self._stop_nodes)
-        self.learned = await learning
-        with save_options(self.layout, self.user_drivers.options):
+        with save_options(self.layout, options_to_save(self.user_drivers, self.settings)):
             async with asyncio.TaskGroup() as group:
                 applying = group.create_task(_outcome(self._apply()))
                 for member in self._running_members():
@@ -324,15 +345,35 @@ class Cluster:
             self._started = True
             if (refused := applying.result()) is not None:
                 raise refused  # now the nodes run, and can clean up
+        if self.settings.ui == ON:
+            trace = self.trace if not recording.max_size else None
+            page = serve_live_page(
+                self.layout,
+                self.server.in_process_transport(),
+                self.settings.ui_port,
+                has_roles=True,
+                trace=trace,
+            )
+            self.live_page = await self._stack.enter_async_context(page)
         await self._stack.enter_async_context(serve_role_control(str(self.layout.role_control), self))
         self._complete = True
+
+    async def _discover_drivers(self) -> DiscoveredDrivers:
+        """Before there are controllers: what a driver finds around it is there for a moment only."""
+        await remove_probe(self.client)
+        self.user_drivers = self.user_drivers.with_cloud(cloud_variables(self.memory))
+        if not self.user_drivers.drivers or self.user_drivers.facts:
+            return await user_drivers.discover_drivers(self.user_drivers, self.host)
+        async with prepare_probe(self.client, self.layout, self.host) as surroundings:
+            return await user_drivers.discover_drivers(self.user_drivers, self.host, surroundings)
 
     async def _apply(self) -> None:
         builtin = self.user_drivers.builtin
         await apply(self.client, WITHOUT_PODS if builtin else WITHOUT_DRIVERS)
+        await apply_aws_objects(self.client, self.memory)
         await readiness.wait_for_first_nodes(self.client, self._running_members())
         await apply(self.client, DRIVERS if builtin else ())
-        if things := self.learned.manifests(str(self.layout.driver_shares)):
+        if things := self.discovered.manifests(str(self.layout.driver_shares)):
             transport = kubeconfig.load(self.layout.kubeconfig, agent="volplane")
             try:
                 await user_drivers.apply(transport, things)
@@ -368,7 +409,7 @@ class Cluster:
         store = await SqliteStore.open(self.layout.cloud / "state.db", window=cloud.EVENT_WINDOW)
         self._stack.push_async_callback(store.close)
         self.cloud_url = await self._stack.enter_async_context(
-            cloud.serve_endpoint(settings, self.host, store)
+            cloud.serve_endpoint(settings, self.host, store, self.wait_registry)
         )
 
     async def _start_node(self, member: ClusterMember) -> None:
@@ -414,7 +455,7 @@ class Cluster:
     async def wait_ready(self) -> None:
         """Wait until claims and pods can be served."""
         members = self._running_members()
-        await readiness.wait_ready(self.client, members, expected_drivers(self.learned, members))
+        await readiness.wait_ready(self.client, members, expected_drivers(self.discovered, members))
         self.layout.ready.write_text(f"{os.getpid()}\n")
 
     def _running_members(self) -> list[ClusterMember]:
@@ -445,6 +486,9 @@ class Cluster:
         self.runs.crash_marker(role).touch()
         await self.crash(member.name)
         return describe_crash(role, self.layout.directory)
+
+    async def issue_page_link(self) -> str:
+        return issue_page_link(self.live_page)
 
     async def start_role(self, role: str) -> str:
         member = self._check_node(role)
@@ -488,7 +532,8 @@ class Cluster:
         # A start that failed leaves the containers of an earlier run as they are.
         await asyncio.gather(*(node.stop(drain=self._started) for node in self.nodes.values()))
         if self._started:
-            await self.host.call(network.remove_bridge, self.layout.bridge)
+            if self.memory.pod_range:
+                await self.host.call(network.remove_bridge, self.layout.bridge)
             if self.settings.container_runtime_endpoint:
                 await self.host.call(cni.remove_idle_bridge)
 
@@ -533,8 +578,7 @@ def recording_options(layout: DataDirectory, settings: ClusterOptions) -> Record
 
 
 def cloud_account(memory: SavedCluster) -> ebs.AwsAccount:
-    endpoint = f"http://127.0.0.1:{memory.cloud_port}"
-    return ebs.AwsAccount(endpoint, REGION, memory.access_key, memory.secret_key)
+    return ebs.AwsAccount(disk_service_url(memory), REGION, memory.access_key, memory.secret_key)
 
 
 def ebs_location(member: ClusterMember, profile: str = "") -> ebs.EbsNodeConfig:
@@ -559,9 +603,8 @@ def cloud_options(
 
 
 def prepare_ports_and_keys(layout: DataDirectory, settings: ClusterOptions) -> SavedCluster:
-    return layout.prepare_ports_and_keys(
-        settings.port, settings.nodes, pods_apart=settings.pod_network == BRIDGE
-    )
+    apart = settings.pod_network == BRIDGE and network.is_own_network()
+    return layout.prepare_ports_and_keys(settings.port, settings.nodes, pods_apart=apart)
 
 
 def node_options(
@@ -590,6 +633,8 @@ def node_options(
         node_lease_duration=min(plain.node_lease_duration, grace),
         cluster_host="127.0.0.1",
         cluster_port=memory.port,
+        disk_service_port=memory.cloud_port,
+        instance_metadata_port=memory.metadata_ports.get(member.name, 0),
         container_runtime_endpoint=runtime_endpoint(member, settings),
         pod_network=BRIDGE if memory.pod_range else HOST,
         pod_cidr=str(address_ranges.node_range(IPv4Network(memory.pod_range), member.index))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 import yaml
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.api import codec, kinds
 from volplane.api.apiextensions import CustomResourceDefinition
@@ -23,11 +24,13 @@ from volplane.api.errors import APIError, Invalid, NotFound
 from volplane.api.meta import Resource
 from volplane.client.https import HttpsTransport
 from volplane.client.transport import PatchStyle
-from volplane.cluster import external_driver
-from volplane.cluster.apply import PATIENCE, find_kind
+from volplane.cluster import external_driver, kustomize
+from volplane.cluster.apply import WAIT_TIMEOUT, find_kind
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.external_driver import host_paths
+from volplane.cluster.external_driver.caller_environment import add_cloud
 from volplane.cluster.external_driver.command import for_manifest
+from volplane.cluster.external_driver.discover import ProbeSurroundings
 from volplane.cluster.external_driver.model import Command, DiscoveredDriver, ExternalDriver
 from volplane.cluster.readiness import ExpectedDriver, WorkloadRef
 from volplane.cluster.saved_options import CommandLine, SavedOptions
@@ -35,6 +38,7 @@ from volplane.cluster.sidecar_roles import find_grants
 from volplane.host import Host
 from volplane.node.image_overrides import ImageOverride, ImageOverrides
 
+OWN_IMAGE = "volplane/volplane"  # of all roles, see deploy/Dockerfile
 PAUSE = 0.02  # seconds between two tries
 FIELD_MANAGER = "volplane"  # of server-side apply
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -65,9 +69,16 @@ class UserDrivers(Struct, frozen=True, kw_only=True):
 
     @property
     def programs(self) -> dict[str, ImageOverride]:
-        """All programs that replace images, those of driver files included."""
+        """All programs that replace images, those of driver files and this one included."""
         own = {image: program_for(c) for external in self.drivers for image, c in external.images.items()}
-        return {**own, **self.images}
+        return {OWN_IMAGE: own_program(), **own, **self.images}
+
+    def with_cloud(self, variables: Mapping[str, str]) -> UserDrivers:
+        """The same, with the variables of the disk service in the drivers' environments."""
+        drivers = [
+            structs.replace(one, environment=add_cloud(one.environment, variables)) for one in self.drivers
+        ]
+        return structs.replace(self, drivers=tuple(drivers))
 
     @property
     def may_snapshot_on_nodes(self) -> bool:
@@ -91,20 +102,39 @@ def parse_image_program(text: str) -> tuple[str, ImageOverride]:
 
 
 def parse_image_option(text: str) -> tuple[str, CommandLine]:
-    """Parse the same into a command, in the current directory and environment. Raises BadImage, and
-    BadImageSyntax if there is no command.
+    """Parse the same into a command, in the current directory and environment. Without a command it is
+    the image itself. Raises BadImage, BadImageSyntax.
     """
     image, equals, line = text.partition("=")
-    if not (equals and image and line):
-        raise BadImageSyntax(f'--image is registry/name=path-or-command, not "{text}"')
+    if not image or (equals and not line):
+        raise BadImageSyntax(f'--image is registry/name=path-or-command, or registry/name, not "{text}"')
+    if not line:
+        return image, CommandLine("", Command(()))
     try:
         return image, CommandLine(line, external_driver.parse_command(line, os.getcwd()))
     except external_driver.BadCommand as error:
         raise BadImage(f"--image {image}: {error}") from error
 
 
+def own_program() -> ImageOverride:
+    """This program, for the containers of our own chart."""
+    return program_for(Command((sys.executable, "-m", "volplane")))
+
+
+def check_own_images(images: Mapping[str, CommandLine], endpoint: str) -> None:
+    """Raises BadImageSyntax if images run themselves and there is no container runtime."""
+    own = [image for image, line in images.items() if not line.text]
+    if own and not endpoint:
+        raise BadImageSyntax(
+            f"--image {own[0]} has no command: give {own[0]}=path-or-command, or "
+            "--container-runtime-endpoint to run the image itself"
+        )
+
+
 def program_for(command: Command) -> ImageOverride:
     """The program for a command. The node expands its variables, as in a container's arguments."""
+    if not command.argv:
+        return ImageOverride(())
     argv = tuple(map(for_manifest, command.argv))
     env = {name: for_manifest(value) for name, value in command.env.items()}
     return ImageOverride(argv, env, command.directory, host_paths.hidden_paths(command))
@@ -114,10 +144,14 @@ def program_for(command: Command) -> ImageOverride:
 
 
 def read_manifests(path: str | Path) -> list[Manifest]:
-    """The objects of a file, or of all files of a directory in order of their names. Raises BadManifest."""
+    """The objects of a file, or of all files of a directory in order of their names. A directory with a
+    kustomization is rendered. Raises CannotStart.
+    """
     source = Path(path).expanduser()
     if not source.exists():
         raise BadManifest(f"{path} does not exist")
+    if source.is_dir() and kustomize.is_kustomization(source):
+        return list(parse_manifests(kustomize.render(source), str(path)))
     files = [source] if source.is_file() else sorted(p for p in source.iterdir() if p.suffix in SUFFIXES)
     found = [obj for file in files for obj in _objects(file)]
     if not found:
@@ -180,10 +214,13 @@ class DiscoveredDrivers(Struct, frozen=True):
         return found + [e for m in self.user_drivers.manifests if (e := _expected_workload(m)) is not None]
 
 
-async def discover_drivers(user_drivers: UserDrivers, host: Host) -> DiscoveredDrivers:
+async def discover_drivers(
+    user_drivers: UserDrivers, host: Host, surroundings: ProbeSurroundings | None = None
+) -> DiscoveredDrivers:
     """Start every driver and query its capabilities. Raises InvalidDriver."""
     facts = list(user_drivers.facts) or [
-        await external_driver.discover_driver(external, host=host) for external in user_drivers.drivers
+        await external_driver.discover_driver(external, host=host, surroundings=surroundings)
+        for external in user_drivers.drivers
     ]
     for external, found in zip(user_drivers.drivers, facts, strict=True):
         # Raises for an impossible deployment, before anything is created.
@@ -248,7 +285,7 @@ async def _apply(transport: HttpsTransport, paths: _ResourcePaths, data: Manifes
     body = msgspec.json.encode(data)
     query = f"?fieldManager={FIELD_MANAGER}&force=true"
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             while True:
                 try:
                     await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)

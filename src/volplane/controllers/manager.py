@@ -7,8 +7,8 @@ they run, so that a process imports only what it uses, and no controller imports
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,12 +21,15 @@ from volplane.client.client import Client
 from volplane.host import Host
 from volplane.loops.controller import Controller
 from volplane.loops.health import alive, health
+from volplane.loops.leader_elect import ComponentLeaderElection, lead_component
 from volplane.loops.wait_reports import Question, WaitRegistry
 from volplane.volumes.flex.options import VOLUME_PLUGIN_DIR
 from volplane.volumes.flex.prober import FlexProber
 from volplane.volumes.plugin_description import PluginReport, describe_flex_drivers
 
 AnyController = Controller[Any, Any, Any]
+
+COMPONENT = "kube-controller-manager"
 
 
 class ControllerManagerOptions(Struct, frozen=True):
@@ -244,19 +247,48 @@ async def run(
     settings: ControllerManagerOptions = ControllerManagerOptions(),  # noqa: B008  (frozen)
     wait_registry: WaitRegistry | None = None,
     flex_prober: FlexProber | None = None,
+    election: ComponentLeaderElection | None = None,
 ) -> None:
-    """Run until cancelled. `flex_prober`: one that its owner runs, for other roles of this process, too."""
+    """Run until cancelled. `flex_prober`: one that its owner runs, for other roles of this process, too.
+
+    `election`: run the controllers only while holding the Lease of kube-controller-manager.
+    """
     registry = wait_registry or WaitRegistry()
-    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-        if flex_prober is None:
-            host = Host()
-            stack.push_async_callback(host.close)
-            flex_prober = FlexProber(settings.flex_volume_plugin_dir, host)
-            group.create_task(flex_prober.run(), name="flexvolume prober")
-        await stack.enter_async_context(health(settings.http_endpoint, {"/healthz": alive}, "/metrics"))
-        stack.enter_context(registry.reporting(partial(report_plugins, flex_prober), Question.PLUGINS))
-        await flex_prober.wait_scanned()
-        for controller in build_controllers(client, flex_prober, settings):
+    async with (
+        health(settings.http_endpoint, {"/healthz": alive}, "/metrics"),
+        _scan_plugins(flex_prober, settings) as prober,
+    ):
+        with registry.reporting(partial(report_plugins, prober), Question.PLUGINS):
+            # Before the Lease is held, because their imports take long.
+            controllers = build_controllers(client, prober, settings)
+            body = partial(_run_controllers, controllers, registry)
+            await (lead_component(client, election, COMPONENT, body) if election is not None else body())
+
+
+@asynccontextmanager
+async def _scan_plugins(
+    given: FlexProber | None, settings: ControllerManagerOptions
+) -> AsyncIterator[FlexProber]:
+    """A prober that has scanned its directory once."""
+    if given is not None:
+        await given.wait_scanned()
+        yield given
+        return
+    host = Host()
+    prober = FlexProber(settings.flex_volume_plugin_dir, host)
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(prober.run(), name="flexvolume prober")
+            await prober.wait_scanned()
+            yield prober
+            running.cancel()
+    finally:
+        await host.close()
+
+
+async def _run_controllers(controllers: Sequence[AnyController], registry: WaitRegistry) -> None:
+    async with asyncio.TaskGroup() as group:
+        for controller in controllers:
             group.create_task(registry.run(controller), name=controller.name)
 
 

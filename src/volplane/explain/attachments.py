@@ -25,6 +25,7 @@ from volplane.explain.cluster_state import ClusterState, describe_node_problem, 
 from volplane.explain.result import Explanation, ExplanationStep, done_step, later_step, waiting_step
 from volplane.rules.csi_translation import find_csi_source
 from volplane.rules.waits import Wait
+from volplane.sidecars.attacher import plan as attacher
 from volplane.volumes.flex.attachment import attached_flex_volume
 from volplane.volumes.flex.options import ATTACHER as FLEX_ATTACHER
 
@@ -158,8 +159,6 @@ async def _add_attacher_facts(
     waits: list[str] = []
     reports = state.roles.find(ATTACHER, attachment.name) if attachment is not None else []
     if attachment is not None and not await state.cannot_read(CSINode):
-        from volplane.sidecars.attacher import plan as attacher  # imports gRPC: only when needed
-
         node = (await state.cache(CSINode)).get(attachment.spec.node_name)
         info = attacher.AttacherDriverInfo(driver)
         planned = attacher.plan(attachment, volume, node, info)

@@ -24,6 +24,7 @@ from volplane.rules.resizing import ResizeState
 from volplane.rules.steps import RecordEvent, Requeue
 from volplane.rules.volume_sources import source_name
 from volplane.rules.waits import Wait, WaitReason
+from volplane.sidecars.resizer.expand import plan as resizer
 
 BINDER = "persistent volume binder"
 PROVISIONER = "csi-provisioner"
@@ -237,8 +238,6 @@ async def _explain_resize(state: ClusterState, claim: PersistentVolumeClaim, bin
         return found
     if volume is not None and volume.spec.csi is None and not is_replaced(volume):
         return _explain_no_resizer(volume, what)
-    from volplane.sidecars.resizer.expand import plan as resizer  # imports gRPC: not for every claim
-
     csi = find_csi_source(volume)
     driver = csi.driver if csi is not None else claim.metadata.annotations.get(STORAGE_RESIZER_ANNOTATION, "")
     steps = list(resizer.plan(claim, volume, resizer.ResizerDriverInfo(driver), resizer.LastExpansion()))

@@ -17,6 +17,7 @@ from volplane.api.meta import Resource
 from volplane.base import clock
 from volplane.client.cache import Cache
 from volplane.client.client import Client
+from volplane.client.live_caches import LiveCaches
 from volplane.client.snapshot_cache import SnapshotCaches
 from volplane.explain.wait_reports import NOT_ASKED, RoleReports
 from volplane.loops.controller import Controller
@@ -41,7 +42,10 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 class ClusterState:
     def __init__(
-        self, caches: SnapshotCaches, roles: RoleReports | None = None, now: datetime | None = None
+        self,
+        caches: SnapshotCaches | LiveCaches,
+        roles: RoleReports | None = None,
+        now: datetime | None = None,
     ) -> None:
         self.caches = caches
         self.client = Client(caches._transport, caches=caches, component="volplane explain")

@@ -55,9 +55,14 @@ def finalizer_steps(
     return [_step(name, since) for name in obj.metadata.finalizers if name not in handled]
 
 
-def _step(finalizer: str, since: datetime | None) -> ExplanationStep:
+def describe_finalizer(finalizer: str) -> tuple[str, str]:
+    """Who removes it, and when."""
     known = _KNOWN.get(finalizer) or next(
         (text for prefix, text in _PREFIXES.items() if finalizer.startswith(prefix)), None
     )
-    who, what = known or ("the component that added it", "not a finalizer of Kubernetes or of this project")
+    return known or ("the component that added it", "not a finalizer of Kubernetes or of this project")
+
+
+def _step(finalizer: str, since: datetime | None) -> ExplanationStep:
+    who, what = describe_finalizer(finalizer)
     return waiting_step("be deleted", who, f"finalizer {finalizer}: {what}", since=since)

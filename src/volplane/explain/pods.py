@@ -124,11 +124,21 @@ def _container_advice(pod: Pod) -> Iterator[str]:
         if reason == "CrashLoopBackOff":
             yield f"kubectl logs {where} --previous"
         elif reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
-            yield f"check that the image exists and may be pulled: {status.image}"
+            images = ", ".join(_list_images(pod, status))
+            yield f"check that the image exists and may be pulled: {images}"
         elif reason == "CreateContainerConfigError":
             yield "create the ConfigMap or Secret that it refers to"
         elif status.state.running is not None and not status.ready:
             yield f"kubectl logs {where}"
+
+
+def _list_images(pod: Pod, status: ContainerStatus) -> list[str]:
+    """The images that a container may wait for: its own, and those of its image volumes."""
+    mounted = {m.name for c in pods.containers(pod) if c.name == status.name for m in c.volume_mounts}
+    volumes = (v.image.reference for v in pod.spec.volumes if v.image is not None and v.name in mounted)
+    images = [status.image, *volumes]
+    why = status.state.waiting.message if status.state.waiting else ""
+    return [image for image in images if image in why] or images
 
 
 # --- a node that is not ready

@@ -57,16 +57,19 @@ class ExplainTarget(Struct, frozen=True):
 def parse_target(text: str, namespace: str) -> ExplainTarget:
     """Parse `pvc/data`; kinds without a namespace ignore it. Raises UnsupportedKind or MissingName."""
     kind, _, name = text.partition("/")
-    kind = kind.lower()
+    type = parse_kind(kind.lower())
+    if not name:
+        raise MissingName(kind.lower())
+    return ExplainTarget(type, name, namespace if kinds.of(type).namespaced else "")
+
+
+def parse_kind(kind: str) -> type[Resource]:
+    """The kind of `pvc`, `persistentvolumeclaims` and so on. Raises UnsupportedKind."""
     for type in MODULES:
         facts = kinds.of(type)
-        if (
-            kind in (facts.plural, facts.singular, facts.resource, *facts.short_names)
-            or SHORT_NAMES.get(kind) is type
-        ):
-            if not name:
-                raise MissingName(kind)
-            return ExplainTarget(type, name, namespace if facts.namespaced else "")
+        spellings = (facts.plural, facts.singular, facts.resource, *facts.short_names)
+        if kind in spellings or SHORT_NAMES.get(kind) is type:
+            return type
     raise UnsupportedKind(kind)
 
 

@@ -13,6 +13,7 @@ from volplane.explain.cluster_state import ClusterState, parse_time
 from volplane.explain.result import Explanation, done_step, waiting_step
 from volplane.rules import snapshots
 from volplane.rules.waits import Wait
+from volplane.sidecars.snapshotter import plan as snapshotter
 
 CONTROLLER = "snapshot controller"
 SNAPSHOTTER = "csi-snapshotter"
@@ -69,8 +70,6 @@ async def _explain_content(
 
 async def _find_wait(state: ClusterState, content: VolumeSnapshotContent) -> Wait | None:
     """What the snapshotter's own plan waits for, before it can call the driver."""
-    from volplane.sidecars.snapshotter import plan as snapshotter  # imports gRPC: only when needed
-
     classes = await state.cache(VolumeSnapshotClass)
     found = classes.get(content.spec.volume_snapshot_class_name or "")
     node = content.metadata.labels.get(snapshots.MANAGED_BY)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from volplane.host import inotify
 from volplane.host.host import Host
 from volplane.host.inotify import InotifyEvent
+from volplane.host.ownership import change_owner
 from volplane.host.paths import DEVICES, NodePaths
 
 log = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ def _make_node(path: str, mode: int, number: int, group: int = -1) -> None:
         _remove(path)  # of another device, before the machine was restarted
     os.mknod(path, mode, number)
     os.chmod(path, stat.S_IMODE(mode))
-    os.chown(path, -1, group)
+    change_owner(path, -1, group)
 
 
 def _add_loops(directory: str) -> None:

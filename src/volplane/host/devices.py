@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from volplane.base import failpoint
+from volplane.base.user_namespace import is_user_namespace
 from volplane.host import mounts
 
 _LOOP_CLR_FD, _LOOP_SET_STATUS64, _LOOP_GET_STATUS64 = 0x4C01, 0x4C04, 0x4C05
@@ -64,7 +65,7 @@ def _bind_free_loop(file: str, readonly: bool, direct: bool) -> str:
     mode = os.O_RDONLY if readonly else os.O_RDWR
     # Never AUTOCLEAR: a crash must not unbind the file.
     flags = (_READ_ONLY if readonly else 0) | (_DIRECT_IO if direct else 0)
-    with _open_descriptor(file, mode) as backing, _open_descriptor("/dev/loop-control", os.O_RDWR) as control:
+    with _open_descriptor(file, mode) as backing, _open_control() as control:
         info = _INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, flags, os.fsencode(file)[:63], b"", b"", 0, 0)
         request = _CONFIG.pack(backing, 0, info, *[0] * 8)
         while True:
@@ -78,6 +79,21 @@ def _bind_free_loop(file: str, readonly: bool, direct: bool) -> str:
                         raise OSError(error.errno, error.strerror, device, None, file) from error
                 else:
                     return device
+
+
+@contextmanager
+def _open_control() -> Iterator[int]:
+    try:
+        control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError as error:
+        if not is_user_namespace():
+            raise
+        text = "without root there are no loop devices; use a volume that is a directory, or run it with sudo"
+        raise PermissionError(error.errno, text, "/dev/loop-control") from error
+    try:
+        yield control
+    finally:
+        os.close(control)
 
 
 def _device_node(number: int) -> str:

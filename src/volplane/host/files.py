@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from msgspec import Struct
 
 from volplane.host import mounts, syscalls
+from volplane.host.ownership import change_owner
 
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -216,7 +217,7 @@ def _apply_group(name: str, directory: int, gid: int, readonly: bool) -> None:
         return  # removed meanwhile
     try:
         info = os.fstat(descriptor)
-        os.chown(name, -1, gid, dir_fd=directory, follow_symlinks=False)
+        change_owner(name, -1, gid, dir_fd=directory, follow_symlinks=False)
         if not stat.S_ISLNK(info.st_mode):
             os.chmod(
                 f"/proc/self/fd/{descriptor}", stat.S_IMODE(info.st_mode) | (_READ if readonly else _WRITE)
@@ -227,5 +228,5 @@ def _apply_group(name: str, directory: int, gid: int, readonly: bool) -> None:
 
 def _apply_group_to_directory(descriptor: int, gid: int, readonly: bool) -> None:
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    os.fchown(descriptor, -1, gid)
+    change_owner(descriptor, -1, gid)
     os.fchmod(descriptor, mode | (_READ if readonly else _WRITE) | _EXECUTE | stat.S_ISGID)

@@ -15,17 +15,21 @@ from typing import Self
 
 from msgspec import Struct
 
-NEW_LINK, DELETE_LINK, GET_LINK, NEW_ADDRESS, GET_ROUTE = 16, 17, 18, 20, 26
+NEW_LINK, DELETE_LINK, GET_LINK, NEW_ADDRESS, NEW_ROUTE, GET_ROUTE = 16, 17, 18, 20, 24, 26
 
 _ERROR, _DONE = 2, 3
-_REQUEST, _ACKNOWLEDGE, _DUMP, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x300, 0x200, 0x400
+_REQUEST, _ACKNOWLEDGE, _DUMP, _REPLACE, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x300, 0x100, 0x200, 0x400
 _NESTED = 0x8000
 _UP = 1
 
 _MAC, _NAME, _MASTER, _INFO, _ALIAS, _GROUP, _NAMESPACE = 1, 3, 10, 18, 20, 27, 28  # of a link
 _KIND, _DATA, _PEER = 1, 2, 1  # of its _INFO, and of a veth's _DATA
 _ADDRESS, _LOCAL = 1, 2  # of an address
-_DESTINATION, _OUTPUT_INTERFACE = 1, 4  # of a route
+_DESTINATION, _OUTPUT_INTERFACE, _GATEWAY = 1, 4, 5  # of a route
+_MAIN, _LOCAL_TABLE = 254, 255  # tables of routes
+_STATIC = 4  # protocol of a route: made by an administrator
+_GLOBAL_SCOPE, _LINK_SCOPE, _HOST_SCOPE = 0, 253, 254
+_UNICAST, _LOCAL_ROUTE = 1, 2  # types of a route
 
 _LARGEST = 1 << 16
 _LONGEST_ALIAS = 200
@@ -110,11 +114,18 @@ def new_bridge(name: str, *, mac: bytes, group: int) -> NetlinkRequest:
 def new_veth_pair(
     name: str, *, bridge: int, group: int, inside: str, mac: bytes, namespace: int
 ) -> NetlinkRequest:
-    """A veth pair: `name` in the bridge and up; `inside` in the namespace, with index 2, and down."""
-    peer = _header(2) + _text(_NAME, inside) + _attribute(_MAC, mac) + _number(_NAMESPACE, namespace)
+    """A veth pair: `name` in the bridge and up; `inside` in the namespace and down."""
+    peer = _header(0) + _text(_NAME, inside) + _attribute(_MAC, mac) + _number(_NAMESPACE, namespace)
     info = _attribute(_KIND, b"veth") + _nest(_DATA, _nest(_PEER, peer))
     body = _header(0, up=True) + _text(_NAME, name) + _number(_MASTER, bridge)
     return _create(body + _number(_GROUP, group) + _nest(_INFO, info))
+
+
+def new_cable(name: str, far_end: str, namespace: int) -> NetlinkRequest:
+    """A veth pair without a bridge: `name` here, and `far_end` in the namespace; both are down."""
+    peer = _header(0) + _text(_NAME, far_end) + _number(_NAMESPACE, namespace)
+    info = _attribute(_KIND, b"veth") + _nest(_DATA, _nest(_PEER, peer))
+    return _create(_header(0) + _text(_NAME, name) + _nest(_INFO, info))
 
 
 def set_alias(name: str, text: str) -> NetlinkRequest:
@@ -131,6 +142,36 @@ def add_address(index: int, address: IPv4Interface) -> NetlinkRequest:
     head = struct.pack("=BBBBI", socket.AF_INET, address.network.prefixlen, 0, 0, index)
     body = head + _attribute(_LOCAL, packed) + _attribute(_ADDRESS, packed)
     return NetlinkRequest(NEW_ADDRESS, _CREATE | _EXCLUSIVE, body)
+
+
+def replace_route(index: int, to: IPv4Network, via: IPv4Address) -> NetlinkRequest:
+    """A route by a gateway that the interface reaches directly, in place of an earlier one."""
+    gateway = _attribute(_GATEWAY, via.packed)
+    return _new_route(index, to, (_MAIN, _STATIC, _GLOBAL_SCOPE, _UNICAST), gateway, flags=_REPLACE)
+
+
+def add_link_route(index: int, to: IPv4Network) -> NetlinkRequest:
+    """A route to addresses at the other end of the interface."""
+    return _new_route(index, to, (_MAIN, _STATIC, _LINK_SCOPE, _UNICAST))
+
+
+def add_local_route(index: int, to: IPv4Network) -> NetlinkRequest:
+    """All addresses of the range become addresses of the namespace itself."""
+    return _new_route(index, to, (_LOCAL_TABLE, _STATIC, _HOST_SCOPE, _LOCAL_ROUTE))
+
+
+def _new_route(
+    index: int,
+    to: IPv4Network,
+    sort: tuple[int, int, int, int],
+    more: bytes = b"",
+    *,
+    flags: int = _EXCLUSIVE,
+) -> NetlinkRequest:
+    """`sort`: table, protocol, scope and type."""
+    head = struct.pack("=BBBBBBBBI", socket.AF_INET, to.prefixlen, 0, 0, *sort, 0)
+    body = head + _attribute(_DESTINATION, to.network_address.packed) + _number(_OUTPUT_INTERFACE, index)
+    return NetlinkRequest(NEW_ROUTE, _CREATE | flags, body + more)
 
 
 def delete_link(index: int) -> NetlinkRequest:

@@ -13,9 +13,9 @@ import os
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fcntl import LOCK_EX, flock
+from fcntl import LOCK_EX, flock, ioctl
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import TypeVar
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 LOCK = "/run/volplane-network.lock"  # held while an address range is chosen, on the whole machine
 POD_INTERFACE = "eth0"
-_LOOPBACK, _ETH0 = 1, 2  # indexes of the interfaces in a pod's namespace
+LOOPBACK = 1  # the index of the loopback interface in every namespace
+_NS_GET_USERNS = 0xB701
 
 
 class RangeInUse(Exception):
@@ -98,6 +99,22 @@ def first_free(candidates: Iterable[IPv4Network], used: Iterable[IPv4Network]) -
 # --- the bridge
 
 
+def is_own_network() -> bool:
+    """Whether this process may create interfaces: its network namespace belongs to its user namespace.
+
+    Root of an ordinary user's namespace may not, as it uses the machine's network.
+    """
+    try:
+        with open("/proc/self/ns/net", "rb") as network:
+            owner = ioctl(network, _NS_GET_USERNS)
+    except OSError:
+        return False  # it belongs to a namespace around ours
+    try:
+        return os.fstat(owner).st_ino == os.stat("/proc/self/ns/user").st_ino
+    finally:
+        os.close(owner)
+
+
 def ensure_bridge(bridge: Bridge) -> int:
     """Create the bridge, or complete one that an earlier process left incomplete. Return its interface index.
 
@@ -144,7 +161,14 @@ def remove_link(name: str) -> None:
 
 class JoinedNamespace(Struct, frozen=True):
     namespace: int  # a descriptor
-    listening: socket.socket | OSError | None = None  # the error if listening failed
+    listening: tuple[socket.socket | OSError, ...] = ()  # the error where listening failed
+
+
+class Gateway(Struct, frozen=True):
+    """Where a namespace sends packets for a range outside of the bridge's."""
+
+    range: IPv4Network
+    address: IPv4Address  # on the bridge
 
 
 def join(
@@ -153,11 +177,13 @@ def join(
     *,
     about: str,
     namespace: int = -1,
-    listen: tuple[IPv4Address, int] | None = None,
+    listen: Sequence[tuple[IPv4Address, int]] = (),
+    gateways: Sequence[Gateway] = (),
 ) -> JoinedNamespace:
     """Make a network namespace with the address on the bridge, or complete an existing one.
 
-    `listen`: listen inside on this address and port; the loopback interface gets the address if needed.
+    `listen`: listen inside on these addresses and ports; the loopback interface gets them if needed.
+    `gateways`: one with this namespace's own address makes all addresses of its range the namespace's own.
     """
     number = _bridge_index(bridge)
 
@@ -169,13 +195,15 @@ def join(
         entered = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             _connect_to_bridge(machine, entered, number, bridge, address, about)
-            return JoinedNamespace(entered, _listen(*listen) if listen else None)
+            for gateway in gateways:
+                _add_gateway(gateway, address)
+            return JoinedNamespace(entered, tuple(_listen(*each) for each in listen))
         except BaseException:
             os.close(entered)
             raise
 
     with Netlink() as machine:  # created here, so it works on the machine's namespace
-        return _run_in_thread(enter)
+        return run_in_thread(enter)
 
 
 def _connect_to_bridge(
@@ -194,16 +222,26 @@ def _connect_to_bridge(
     with suppress(FileExistsError):
         machine.execute(pair, netlink.set_alias(cable, about))
     own = IPv4Interface((int(address), bridge.range.prefixlen))
-    up = (netlink.set_up(_LOOPBACK), netlink.set_up(_ETH0), netlink.add_address(_ETH0, own))
+    index = socket.if_nametoindex(POD_INTERFACE)  # another one than before if the pair was removed
+    up = (netlink.set_up(LOOPBACK), netlink.set_up(index), netlink.add_address(index, own))
     with Netlink() as inside, suppress(FileExistsError):
         inside.execute(*up)
+
+
+def _add_gateway(gateway: Gateway, own: IPv4Address) -> None:
+    if gateway.address == own:
+        route = netlink.add_local_route(LOOPBACK, gateway.range)
+    else:
+        route = netlink.replace_route(socket.if_nametoindex(POD_INTERFACE), gateway.range, gateway.address)
+    with Netlink() as inside, suppress(FileExistsError):
+        inside.execute(route)
 
 
 def _listen(host: IPv4Address, port: int) -> socket.socket | OSError:
     try:
         if not host.is_loopback:
             with Netlink() as inside, suppress(FileExistsError):
-                inside.execute(netlink.add_address(_LOOPBACK, IPv4Interface(host)))
+                inside.execute(netlink.add_address(LOOPBACK, IPv4Interface(host)))
         return socket.create_server((str(host), port), backlog=128)
     except OSError as error:
         return error
@@ -217,6 +255,36 @@ def listen_in_namespace(namespace: int, host: IPv4Address, port: int) -> socket.
     return made
 
 
+def listen_on_all(
+    namespace: int, endpoints: Iterable[tuple[IPv4Address, int]]
+) -> list[socket.socket | OSError]:
+    """Listen on several addresses of a namespace. The error where that failed."""
+    return run_in_namespace(namespace, lambda: [_listen_on_own(*each) for each in endpoints])
+
+
+def _listen_on_own(host: IPv4Address, port: int) -> socket.socket | OSError:
+    try:
+        return socket.create_server((str(host), port), backlog=128)
+    except OSError as error:
+        return error
+
+
+def open_datagram_socket(namespace: int, host: IPv4Address, port: int) -> socket.socket:
+    """A UDP socket that is bound to an address of the namespace."""
+
+    def open_socket() -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            made.bind((str(host), port))
+        except BaseException:
+            made.close()
+            raise
+        made.setblocking(False)
+        return made
+
+    return run_in_namespace(namespace, open_socket)
+
+
 def open_namespace(pid: int) -> int:
     """The network namespace of a process; -1 if it is the machine's own."""
     descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -224,6 +292,11 @@ def open_namespace(pid: int) -> int:
         os.close(descriptor)
         return -1
     return descriptor
+
+
+def is_connected(namespace: int) -> bool:
+    """Whether the namespace's veth pair exists."""
+    return os.path.exists(f"/sys/class/net/{veth_name(namespace)}")
 
 
 def veth_name(namespace: int) -> str:
@@ -254,10 +327,10 @@ def run_in_namespace(namespace: int, work: Callable[[], T]) -> T:
         syscalls.setns(namespace, syscalls.CLONE_NEWNET)
         return work()
 
-    return _run_in_thread(enter_and_run)
+    return run_in_thread(enter_and_run)
 
 
-def _run_in_thread(work: Callable[[], T]) -> T:
+def run_in_thread(work: Callable[[], T]) -> T:
     """Run on a thread of its own: a change of namespace ends with the thread."""
     results: list[T] = []
     problems: list[BaseException] = []

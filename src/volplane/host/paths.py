@@ -142,6 +142,9 @@ class NodePaths:
     def hosts_file(self, uid: str) -> str:
         return f"{self.pod(uid)}/etc-hosts"
 
+    def resolv_conf_file(self, uid: str) -> str:
+        return f"{self.pod(uid)}/resolv.conf"
+
     def container(self, uid: str, name: str) -> str:
         """The directory of a container's termination messages."""
         return f"{self.pod(uid)}/containers/{name}"

@@ -91,7 +91,13 @@ class Replan(Struct, Generic[V], frozen=True):
     view: V
 
 
-Outcome = Stop | Continue[V] | Replan[V] | None  # None: continue
+class Fail(Struct, frozen=True):
+    """Outcome of a step: the other steps of its batch end, then the key is retried with backoff."""
+
+    error: Exception
+
+
+Outcome = Stop | Continue[V] | Replan[V] | Fail | None  # None: continue
 
 
 class Watched(Struct, Generic[T, K], frozen=True):
@@ -410,6 +416,8 @@ class Controller(Generic[K, V, S]):
             for outcome in await self._act_batch(key, view, batch):
                 if isinstance(outcome, Stop):
                     return view, ()
+                if isinstance(outcome, Fail):
+                    raise outcome.error
                 if isinstance(outcome, Replan):
                     return outcome.view, self._plan_on(key, outcome.view)
                 if outcome is not None:

@@ -36,10 +36,10 @@ BURST, REFILL = 25, 300.0  # rate limit per object and source: events, and secon
 ROUNDING = 1e-3  # seconds; tolerance for floating-point sums
 TRIES, TRY_PAUSE = 12, 10.0  # while the API server is unreachable
 FLUSH_TIMEOUT = 2.0  # seconds to write the last events when the role stops
-# LULL: seconds without a new event before events are written, so that they do not compete with the work they
-# are about. While more events come, or the event loop is late by LATE seconds, as in a burst of work, they
-# keep waiting, at most PATIENCE seconds.
-LULL, LATE, PATIENCE = 0.25, 0.01, 2.0
+# QUIET_TIME: seconds without a new event before events are written, so that they do not compete with the
+# work they are about. While more events come, or the event loop is late by LOOP_LAG seconds, as in a burst of
+# work, they keep waiting, at most LONGEST_DELAY seconds.
+QUIET_TIME, LOOP_LAG, LONGEST_DELAY = 0.25, 0.01, 2.0
 MAX_MESSAGE_LENGTH = 1024
 COMBINED = "(combined from similar events): "
 
@@ -224,13 +224,13 @@ class EventRecorder:
             self._idle.set()
 
     async def _wait_for_lull(self) -> None:
-        since, latest = self._newest, clock.now() + PATIENCE
+        since, latest = self._newest, clock.now() + LONGEST_DELAY
         while not self._hurry.is_set():
-            due = min(since + LULL, latest)
+            due = min(since + QUIET_TIME, latest)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._hurry.wait()
-            is_late = clock.now() - due >= LATE
+            is_late = clock.now() - due >= LOOP_LAG
             if due == latest or not (is_late or self._newest > since):
                 return
             since = clock.now() if is_late else self._newest

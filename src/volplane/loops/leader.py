@@ -20,7 +20,7 @@ from typing import Annotated
 from msgspec import Struct, structs
 
 from volplane.api.coordination import Lease, LeaseSpec
-from volplane.api.errors import AlreadyExists, APIError, Conflict
+from volplane.api.errors import AlreadyExists, APIError, Conflict, Unavailable
 from volplane.api.meta import ObjectMeta
 from volplane.base import clock
 from volplane.base.settings import Duration, about
@@ -41,6 +41,10 @@ LEASE_SHARE = (
 
 class LeaseLost(Exception):
     """The Lease could not be renewed in time; its holder must stop at once."""
+
+
+class LeaseExpired(Unavailable):
+    """Another process may hold the Lease by now, so nothing is written any more."""
 
 
 class LeaderElectionOptions(Struct, frozen=True, kw_only=True):
@@ -85,7 +89,7 @@ async def lead(
     if not settings.leader_election:
         return await body()
     await run_as_leader(
-        client,
+        Client(client.transport, component=client.component),
         lease,
         settings.leader_election_namespace or namespace,
         identity,
@@ -94,6 +98,7 @@ async def lead(
         renew=settings.leader_election_renew_deadline,
         retry=settings.leader_election_retry_period,
         labels=dict(settings.leader_election_labels),
+        guarded=client,
     )
 
 
@@ -109,17 +114,26 @@ async def run_as_leader(
     retry: float = 5.0,
     labels: dict[str, str] | None = None,
     release: bool = True,
+    guarded: Client | None = None,
 ) -> None:
-    """Acquire the Lease, run `body` while holding it, release it. Raises LeaseLost."""
+    """Acquire the Lease, run `body` while holding it, release it. Raises LeaseLost.
+
+    A process that was paused longer than its Lease lasts goes on somewhere in `body`: from then on `guarded`,
+    the client that `body` uses, refuses to write.
+    """
     elector = LeaderElector(client, lease_name, namespace, identity, duration, renew, retry, labels or {})
     log.info("attempting to acquire leader lease %s/%s...", namespace, lease_name)
     await elector.acquire()
     log.info("successfully acquired lease %s/%s", namespace, lease_name)
+    if guarded is not None:
+        guarded.check_write = elector.check_held
     try:
         async with EventRecorder(client, identity) as events:
             events.normal(elector.lease, "LeaderElection", f"{identity} became leader")
             await _lead(elector, body)
     finally:
+        if guarded is not None:
+            guarded.check_write = None
         if release and not elector.lost:
             await elector.release()
 
@@ -232,8 +246,18 @@ class LeaderElector:
                 log.error("failed to renew lease %s/%s: leader election lost", self.namespace, self.name)
                 raise LeaseLost(f"lease {self.namespace}/{self.name} lost") from None
 
+    def check_held(self) -> None:
+        """Raises LeaseExpired if another process may hold the Lease."""
+        if clock.now() >= self._expiry:
+            raise LeaseExpired(f"lease {self.namespace}/{self.name} was not renewed in time")
+
+    @property
+    def _expiry(self) -> float:
+        """When this holder stops at the latest."""
+        return self._renewed_at + LEASE_SHARE * self._lease_seconds()
+
     def _deadline(self) -> float:
-        return min(clock.now() + self.renew, self._renewed_at + LEASE_SHARE * self._lease_seconds())
+        return min(clock.now() + self.renew, self._expiry)
 
     def _lease_seconds(self) -> float:
         """The duration in the Lease, which has whole seconds."""

@@ -69,7 +69,13 @@ async def record_spans(trace: Trace, role: str, options: RecordingOptions) -> As
 
 @asynccontextmanager
 async def _record_on_disk(trace: Trace, role: str, options: RecordingOptions) -> AsyncIterator[None]:
-    recorder = SpanRecorder(Path(options.directory), role, max_size=options.max_size, max_age=options.max_age)
+    recorder = SpanRecorder(
+        Path(options.directory),
+        role,
+        max_size=options.max_size,
+        max_age=options.max_age,
+        schedule=asyncio.get_running_loop().call_soon,
+    )
     trace.sinks.append(recorder.write)
     try:
         async with background(_remove_old_files(recorder)):

@@ -38,6 +38,7 @@ class Question(StrEnum):
     WAITS = "waits"
     VOLUMES = "volumes"
     PLUGINS = "plugins"
+    DISKS = "disks"
 
 
 class WaitReport(Struct, frozen=True, omit_defaults=True):

@@ -28,19 +28,25 @@ def _ignore(uid: str) -> None:
 
 
 class PodAdmission:
-    """The checks of one node. `on_started` and `on_ended` are called with the uid of an admitted pod."""
+    """The checks of one node. The other functions are called for admitted pods, most with their uid."""
 
     def __init__(
         self,
         *,
         security: Sequence[AdmissionCheck] = (),
         resources: Sequence[AdmissionCheck] = (),
+        on_admitted: Callable[[Pod], None] = lambda pod: None,
         on_started: Callable[[str], None] = _ignore,
+        on_stopped: Callable[[str], None] = _ignore,  # no container runs any more
         on_ended: Callable[[str], None] = _ignore,
     ) -> None:
         self._security, self._resources = security, resources
-        self.pod_started, self.pod_ended = on_started, on_ended
+        self.pod_admitted = on_admitted
+        self.pod_started, self.pod_stopped, self.pod_ended = on_started, on_stopped, on_ended
 
     def check(self, pod: Pod, *, begun: bool) -> Rejection | None:
         checks = self._security if begun else (*self._security, *self._resources)
-        return next((rejection for check in checks if (rejection := check(pod))), None)
+        rejection = next((rejection for check in checks if (rejection := check(pod))), None)
+        if rejection is None:
+            self.pod_admitted(pod)
+        return rejection

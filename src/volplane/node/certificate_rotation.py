@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 # A client certificate is renewed after a random share of its lifetime: not by all nodes at once.
 SHARES = (0.7, 0.8)
 LOOK = 3600.0  # seconds between checks: timers stand still while a machine is suspended
-AGAIN = 60.0  # seconds before a failed renewal is retried
+RETRY_PAUSE = 60.0  # seconds before a failed renewal is retried
 
 Renew = Callable[[], Awaitable[str]]
 
@@ -55,4 +55,4 @@ async def _rotate(pair: str, host: Host, renew: Renew, show: Callable[[bytes], N
             log.info("renewed the certificate in %s", pair)
         except (tls_bootstrap.BootstrapRefused, APIError, OSError) as error:
             log.error("cannot renew the certificate in %s: %s", pair, error)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_PAUSE)

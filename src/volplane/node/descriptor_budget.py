@@ -14,12 +14,13 @@ from volplane.api.core import Container, Pod
 from volplane.base import descriptors
 from volplane.node.admission import Rejection
 from volplane.node.network.relay import RelayLinks
+from volplane.node.services import ServiceShares
 
 REASON = "OutOfFileDescriptors"
 PRESSURE = "PIDPressure"
 PRESSURE_REASON = "KubeletHasInsufficientFileDescriptors"
 
-POD = 4  # descriptors per pod: its network, and one that is being replaced
+POD = 5  # descriptors per pod: its network and two sockets in it, and one that is being replaced
 CONTAINER = 3  # per container: the pidfd, the launcher's reply, a short exec
 BUILTIN = 5  # per built-in image: sockets, channels, files
 SMALL_POD = POD + CONTAINER
@@ -29,11 +30,12 @@ CRITICAL = 2_000_000_000  # from this priority on a pod may use half of the rese
 
 
 class DescriptorReservations:
-    """Descriptors of starting pods and relayed connections, for all nodes of a process."""
+    """Descriptors of starting pods, relayed connections and node ports, for all nodes of a process."""
 
     def __init__(self) -> None:
         self._pods: dict[str, int] = {}  # by uid
         self.relay_links: RelayLinks = set()
+        self.services = ServiceShares(self.relay_links)
 
     def add(self, uid: str, count: int) -> None:
         self._pods[uid] = count

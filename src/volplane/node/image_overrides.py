@@ -1,6 +1,7 @@
 """Image overrides: programs of this machine that run in place of container images.
 
-The program replaces the image's entry point; arguments and environment stay the container's.
+The program replaces the image's entry point; arguments and environment stay the container's. An override
+without a program is the image itself, in place of the sidecar that is built in under its name.
 """
 
 from __future__ import annotations
@@ -16,16 +17,23 @@ SHELLS = frozenset({"sh", "ash", "bash", "dash", "env"})
 
 
 class ImageOverride(Struct, frozen=True):
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # empty: the image itself
     env: Mapping[str, str] = {}  # variables that the container does not set itself
     directory: str = ""
     paths: tuple[str, ...] = ()  # paths of this machine that the program needs
+
+    @property
+    def is_own_image(self) -> bool:
+        return not self.argv
 
     def command(self, image_command: tuple[str, ...], variables: Mapping[str, str]) -> tuple[str, ...]:
         """The command to run instead of `image_command`, whose program is a path inside the image."""
         if image_command and posixpath.basename(image_command[0]) in SHELLS:
             return image_command
-        return (*(expand(word, variables) for word in self.argv), *image_command[1:])
+        return (*self.program(variables), *image_command[1:])
+
+    def program(self, variables: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(expand(word, variables) for word in self.argv)
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {name: expand(value, variables) for name, value in self.env.items()}

@@ -35,6 +35,8 @@ from volplane.loops.wait_reports import Question, WaitRegistry, WaitReport, to_w
 from volplane.node import node_info
 from volplane.node.admission import PodAdmission
 from volplane.node.api import KubeletApi
+from volplane.node.api.authentication import AuthenticationOptions, KubeletAuthenticator
+from volplane.node.api.authorization import AuthorizationOptions, KubeletAuthorizer
 from volplane.node.attach_limits import AttachLimits
 from volplane.node.configmap_secret_watch import ConfigMapSecretWatch
 from volplane.node.containers.base import Runtime
@@ -47,9 +49,12 @@ from volplane.node.csinode import CSINodeObject
 from volplane.node.descriptor_budget import DescriptorBudget, DescriptorReservations
 from volplane.node.eviction.controller import EvictionManager
 from volplane.node.eviction.plan import check_disk_pressure
+from volplane.node.host_port_admission import HostPortAdmission
 from volplane.node.image_overrides import ImageOverrides
 from volplane.node.image_permissions import ImagePermissions
+from volplane.node.instance_metadata import InstanceMetadata
 from volplane.node.network import NetworkProvider, PodNetwork
+from volplane.node.network.pod_endpoints import metadata_endpoint
 from volplane.node.options import CLIENT_CERTIFICATE_FILE, NodeOptions, pki_directory
 from volplane.node.plugin_watcher import PluginWatcher
 from volplane.node.pods.container import ContainerDeps, finish_uncancelled
@@ -58,8 +63,10 @@ from volplane.node.pods.pod_manager import PodManager
 from volplane.node.pods.runtimes import Runtimes
 from volplane.node.pods.security_context import NO_APP_ARMOR, NO_APP_ARMOR_SUPPORT, check_pod
 from volplane.node.pods.worker import PodDeps
+from volplane.node.services import BridgedServices, LinkedServices, ServiceNetwork
 from volplane.node.stats import VolumeStats
 from volplane.node.status import DISK_PRESSURE, NodeObject
+from volplane.node.usage import ProcessUsageReader, RunningContainer
 from volplane.node.volume_manager.expansion import ClaimReader
 from volplane.node.volume_manager.manager import VolumeManager
 from volplane.node.volume_manager.reconstruct import reconstruct_volumes, update_attachability
@@ -129,6 +136,7 @@ class Kubelet:
             retry_max=settings.volume_retry_interval_max,
             token_max_age=settings.token_max_age,
             ownership_notice=settings.ownership_notice,
+            has_container_runtime=bool(settings.container_runtime_endpoint),
         )
         self.object_watch = ConfigMapSecretWatch(client, lambda watched: self.volumes.object_changed(watched))
         built_in = plugins.all_plugins(context, self.drivers, client.cache(CSIDriver))
@@ -148,6 +156,7 @@ class Kubelet:
         )
         tasks = TaskRuntime(images, paths, ImagePermissions(client).find_denial_reason)
         shares = reservations or DescriptorReservations()
+        services = ServiceNetwork(settings, self.name, client, host, shares.services)
         self.cri = (
             CriServices(
                 settings,
@@ -159,6 +168,7 @@ class Kubelet:
                 is_builtin=lambda container: self.runtimes.is_builtin(container),
                 hostname=hostname,
                 relay_links=shares.relay_links,
+                services=LinkedServices(services),
                 on_health_changed=self._note_runtime_health,
                 report=self._report_node_problem,
             )
@@ -182,6 +192,8 @@ class Kubelet:
             settings.seccomp_default,
             log_max_size=settings.log_max_size,
             log_max_files=settings.container_log_max_files,
+            images_have_resolver=self.cri is not None,
+            metadata=metadata_endpoint(settings),
         )
         self.network: NetworkProvider = (
             self.cri.sandboxes
@@ -193,6 +205,7 @@ class Kubelet:
                 is_builtin=self.runtimes.is_builtin,
                 on_range_chosen=self.node_object.set_pod_cidr,
                 relay_links=shares.relay_links,
+                services=BridgedServices(services),
             )
         )
         container_deps = ContainerDeps(
@@ -206,15 +219,19 @@ class Kubelet:
         app_armor = NO_APP_ARMOR_SUPPORT if node_info.has_app_armor() else NO_APP_ARMOR
         allowed = sysctls.allow(settings.allowed_unsafe_sysctls)
         budget = DescriptorBudget(self.runtimes.is_builtin, self.node_object.set_pressure, shares)
+        host_ports = HostPortAdmission()
         admission = PodAdmission(
             security=(partial(check_pod, allowed=allowed, app_armor=app_armor),),
             resources=(
                 lambda pod: check_disk_pressure(
                     pod, disk_pressure=self.node_object.has_pressure(DISK_PRESSURE)
                 ),
+                host_ports.check,
                 budget.check,
             ),
+            on_admitted=host_ports.hold,
             on_started=budget.pod_started,
+            on_stopped=host_ports.release,
             on_ended=budget.pod_ended,
         )
         self.limits = AttachLimits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
@@ -232,7 +249,11 @@ class Kubelet:
             self.pods,
             host,
             paths,
-            allowed=settings.api_server_names,
+            authenticator=KubeletAuthenticator(client, _authentication_options(settings)),
+            authorizer=KubeletAuthorizer(client, self.name, _authorization_options(settings)),
+            usage=self.cri.usage
+            if self.cri is not None
+            else ProcessUsageReader(host, self._list_running_containers),
             read_stats=self.cri.stats.read_summary if self.cri is not None else None,
         )
         self.eviction = EvictionManager(
@@ -274,6 +295,7 @@ class Kubelet:
             await self.cri.health.check()
             self._spawn(self.cri.health.run(), "container runtime")
         await self._listen()
+        await self._serve_metadata()
         await self.eviction.measure_disk()
         await self._register_node()
         self._spawn(self.node_object.run(), "node object")
@@ -296,12 +318,26 @@ class Kubelet:
             self._spawn(sweeping, "sandboxes of pods that are gone")
 
     async def _listen(self) -> None:
-        """Serve the kubelet API, if there is a certificate for it."""
+        """Serve the kubelet API, with the given certificate, one of the cluster, or one of the node's own."""
         settings = self.settings
+        if not settings.enable_server:
+            return
         if settings.tls_cert_file:
             await self._serve_api(settings.tls_cert_file, settings.tls_private_key_file)
         elif settings.rotate_server_certificates:
             self._spawn(self._listen_when_certified(), "serving certificate")
+        else:
+            from volplane.node import self_signed  # imported only when needed
+
+            hosts = (self.name, settings.node_ip)
+            made = self_signed.ensure_certificate
+            await self._serve_api(*await self.host.call(made, pki_directory(settings), self.name, hosts))
+
+    async def _serve_metadata(self) -> None:
+        if port := self.settings.instance_metadata_port:
+            metadata = InstanceMetadata(self.settings, self.name)
+            server = await web.serve(metadata.handle, port=port)
+            self._stack.push_async_callback(server.close, 0.0)
 
     async def _listen_when_certified(self) -> None:
         """Pods run meanwhile; only logs and exec wait for the certificate."""
@@ -344,10 +380,18 @@ class Kubelet:
         known = f"{pki_directory(settings)}/ca.crt"  # of the cluster that the node has joined
         clients = settings.client_ca_file or (known if await self.host.call(os.path.exists, known) else None)
         context = await self.host.call(tls.server_context, certificate, key, clients)
-        server = await web.serve(self.api, host=settings.address, port=settings.port, ssl=context)
+        address = settings.address or settings.node_ip
+        server = await web.serve(self.api, host=address, port=settings.port, ssl=context)
         self._stack.push_async_callback(server.close, 0.0)
         self.node_object.port = server.port
         return context
+
+    async def _list_running_containers(self) -> list[RunningContainer]:
+        return [
+            RunningContainer(state.spec.namespace, state.spec.pod_name, state.spec.name, state.pid)
+            for state in await self._processes.states()
+            if state.running and state.pid and state.spec is not None
+        ]
 
     async def _prepare_disk(self) -> None:
         real = self.paths.real
@@ -549,6 +593,23 @@ def _has_directories(place: str) -> bool:
 
 def _is_inside(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _authentication_options(settings: NodeOptions) -> AuthenticationOptions:
+    return AuthenticationOptions(
+        settings.anonymous_auth,
+        settings.authentication_token_webhook,
+        settings.authentication_token_webhook_cache_ttl,
+    )
+
+
+def _authorization_options(settings: NodeOptions) -> AuthorizationOptions:
+    return AuthorizationOptions(
+        settings.authorization_mode,
+        frozenset(settings.api_server_names),
+        settings.authorization_webhook_cache_authorized_ttl,
+        settings.authorization_webhook_cache_unauthorized_ttl,
+    )
 
 
 def _cluster_variables(settings: NodeOptions) -> dict[str, str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import IPv4Network, ip_address
 from typing import Annotated
 
 from msgspec import Struct
 
-from volplane.api import quantity
+from volplane.api import names, quantity
 from volplane.base.settings import Duration, about
 from volplane.node.eviction import thresholds
 from volplane.rules import sysctls
@@ -15,6 +16,7 @@ from volplane.volumes.flex.options import VOLUME_PLUGIN_DIR
 
 CLIENT_CERTIFICATE_FILE = "kubelet-client-current.pem"  # certificate and key in one file, as in the kubelet
 BRIDGE, HOST = "bridge", "host"
+WEBHOOK, ALWAYS_ALLOW = AUTHORIZATION_MODES = ("Webhook", "AlwaysAllow")
 MIN_LOG_SIZE = 64 << 10  # bytes: a few of the longest lines
 
 
@@ -27,8 +29,29 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
         bool, about("map /var/lib/kubelet to --root-dir, so that several nodes can share one machine")
     ] = True
     node_ip: Annotated[str, about("address of the node in its status")] = "127.0.0.1"
-    address: Annotated[str, about("address on which the kubelet API listens")] = "127.0.0.1"
-    port: Annotated[int, about("port of the kubelet API; 0 picks a free one")] = 0
+    enable_server: Annotated[bool, about("serve the kubelet API")] = True
+    address: Annotated[
+        str, about("address on which the kubelet API listens; default: --node-ip", value="ADDRESS")
+    ] = ""
+    port: Annotated[int, about("port of the kubelet API; 0 picks a free one")] = 10250
+    anonymous_auth: Annotated[
+        bool, about("accept requests to the kubelet API without credentials, as system:anonymous")
+    ] = False
+    authentication_token_webhook: Annotated[
+        bool, about("let the API server review tokens of requests to the kubelet API")
+    ] = True
+    authentication_token_webhook_cache_ttl: Annotated[
+        Duration, about("time for which a valid token is not reviewed again")
+    ] = 120.0
+    authorization_mode: Annotated[
+        str, about("who may use the kubelet API: Webhook (the API server decides) or AlwaysAllow")
+    ] = "Webhook"
+    authorization_webhook_cache_authorized_ttl: Annotated[
+        Duration, about("time for which a permission is not asked for again")
+    ] = 300.0
+    authorization_webhook_cache_unauthorized_ttl: Annotated[
+        Duration, about("time for which a refusal is not asked for again")
+    ] = 30.0
     cert_dir: Annotated[
         str, about("directory for the node's certificates; default: <root-dir>/pki", value="DIR")
     ] = ""
@@ -40,7 +63,8 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
     tls_private_key_file: Annotated[str, about("key of the serving certificate", value="FILE")] = ""
     client_ca_file: Annotated[str, about("CA that signs the clients of the kubelet API", value="FILE")] = ""
     api_server_names: Annotated[
-        tuple[str, ...], about("common names of client certificates that may use the kubelet API")
+        tuple[str, ...],
+        about("common names of client certificates that may use all of the kubelet API, without a review"),
     ] = ("kube-apiserver-kubelet-client", "kube-apiserver")
     node_labels: Annotated[Mapping[str, str], about("labels of the Node when it registers")] = {}
     zone: Annotated[str, about("zone of the node: label topology.kubernetes.io/zone", value="NAME")] = ""
@@ -103,6 +127,24 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
         str, about("KUBERNETES_SERVICE_HOST in containers; default: the API server's", value="ADDRESS")
     ] = ""
     cluster_port: Annotated[int, about("KUBERNETES_SERVICE_PORT in containers; 0: the API server's")] = 0
+    cluster_dns: Annotated[
+        tuple[str, ...],
+        about("DNS servers of the cluster, for pods; default: the node answers itself", value="ADDRESSES"),
+    ] = ()
+    cluster_domain: Annotated[str, about("domain of the names of Services and pods")] = "cluster.local"
+    service_cluster_ip_range: Annotated[
+        str, about("range of the Services' addresses, as the API server has it")
+    ] = "10.96.0.0/12"
+    disk_service_port: Annotated[
+        int, about("port of the machine's loopback at which pods reach the disk service, too; 0: none")
+    ] = 0
+    instance_metadata_port: Annotated[
+        int,
+        about(
+            "port of the machine's loopback for EC2 instance metadata, which pods with their own network "
+            "find at 169.254.169.254; 0: none"
+        ),
+    ] = 0
     container_runtime_endpoint: Annotated[
         str,
         about(
@@ -161,10 +203,31 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
         check_endpoint("--container-runtime-endpoint", self.container_runtime_endpoint)
         check_endpoint("--image-service-endpoint", self.image_service_endpoint)
         self._check_image_options()
+        self._check_cluster_addresses()
+        if self.authorization_mode not in AUTHORIZATION_MODES:
+            known = " or ".join(AUTHORIZATION_MODES)
+            raise ValueError(f"--authorization-mode must be {known}, not {self.authorization_mode!r}")
         thresholds.parse(self.eviction_hard)
+        if self.instance_metadata_port and not (self.instance_id and self.zone):
+            raise ValueError("--instance-metadata-port needs --instance-id and --zone")
         if self.eviction_monitoring_period <= 0:
             given = self.eviction_monitoring_period
             raise ValueError(f"--eviction-monitoring-period must be more than 0, not {given:g}")
+
+    def _check_cluster_addresses(self) -> None:
+        try:
+            IPv4Network(self.service_cluster_ip_range)
+        except ValueError as error:
+            raise ValueError(
+                f"--service-cluster-ip-range must be a range of IPv4 addresses: {error}"
+            ) from error
+        for server in self.cluster_dns:
+            try:
+                ip_address(server)
+            except ValueError as error:
+                raise ValueError(f"--cluster-dns must be IP addresses: {error}") from error
+        if not names.is_subdomain(self.cluster_domain):
+            raise ValueError(f"--cluster-domain must be a domain name, not {self.cluster_domain!r}")
 
     def _check_image_options(self) -> None:
         high, low = self.image_gc_high_threshold, self.image_gc_low_threshold

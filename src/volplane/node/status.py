@@ -55,7 +55,7 @@ T = TypeVar("T")
 LEASES = "kube-node-lease"
 RESEND = 300.0  # seconds after which an unchanged status is written anyway
 RETRY = Backoff(0.1, 10.0)  # between attempts to reach the API server
-CALL = 10.0
+CALL_TIMEOUT = 10.0
 
 DISK_PRESSURE = "DiskPressure"
 _HEALTHY = (
@@ -150,7 +150,7 @@ class NodeObject:
     async def set_pod_cidr(self, cidr: str) -> None:
         """Write the range that the node has chosen for its pods. It cannot be changed afterwards."""
         try:
-            async with asyncio.timeout(CALL):
+            async with asyncio.timeout(CALL_TIMEOUT):
                 node = await self.client.get(Node, self.name)
                 if not node.spec.pod_cidr:
                     await self.client.patch(Node, self.name, strategic={"spec": _pod_cidr(cidr)})
@@ -285,7 +285,7 @@ class NodeObject:
 
     async def read_attached_volume(self, unique: str) -> AttachedVolume | None:
         """The volume's entry in volumesAttached, read live."""
-        async with asyncio.timeout(CALL):
+        async with asyncio.timeout(CALL_TIMEOUT):
             node = await self.client.get(Node, self.name)
         return next((v for v in node.status.volumes_attached if v.name == unique), None)
 
@@ -364,7 +364,7 @@ class NodeObject:
         while True:
             self._on_heartbeat()
             try:
-                async with asyncio.timeout(CALL):
+                async with asyncio.timeout(CALL_TIMEOUT):
                     held = await self._renew(held)
             except (APIError, TimeoutError) as error:
                 log.warning("node lease was not renewed: %s", error)
@@ -396,7 +396,8 @@ class NodeObject:
                 raise error
             log.warning("node %s: %s", self.name, error)
 
-        return await retry(call, on=(APIError, TimeoutError), backoff=RETRY, report=report, timeout=CALL)
+        errors = (APIError, TimeoutError)
+        return await retry(call, on=errors, backoff=RETRY, report=report, timeout=CALL_TIMEOUT)
 
 
 def _pod_cidr(cidr: str) -> dict[str, object]:

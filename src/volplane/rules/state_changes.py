@@ -38,10 +38,18 @@ def list_changes(old: Any | None, new: Any | None) -> list[Change]:
         return [*_compare_sets(FINALIZER, old.metadata.finalizers if old is not None else (), ()), *found]
     found += _list_metadata_changes(old, new)
     for name, read in _FIELDS[kind].items():
+        if old is not None and _shares_part(old, new, name):
+            continue
         before, after = read(old) if old is not None else "", read(new)
         if before != after:
             found.append((name, before, after))
     return found + list(_list_condition_changes(old, new))
+
+
+def _shares_part(old: Any, new: Any, field: str) -> bool:
+    """Whether the write has left the part of the object with this field as it was: then it is the same."""
+    part = field[: field.index(".")]
+    return getattr(old, part) is getattr(new, part)
 
 
 def _list_metadata_changes(old: Any | None, new: Any) -> Iterator[Change]:

@@ -33,6 +33,11 @@ def list_trace_facts(obj: Any) -> Iterator[Fact]:
         yield f"va/{obj.name}", _refs_of_attachment(obj)
 
 
+def has_new_facts(old: Any | None, new: Any) -> bool:
+    """Whether an object may tell more than its last version: what it refers to is in its spec."""
+    return old is None or new.spec is not old.spec
+
+
 def subject_of_unique_name(name: str) -> str:
     """The subject of a volume in `volumesInUse` and `volumesAttached`: kubernetes.io/csi/DRIVER^HANDLE."""
     _, found, handle = name.partition("^")

@@ -88,6 +88,7 @@ class WaitReason(StrEnum):
     CLAIM_OF_EARLIER_POD = "ClaimOfEarlierPod"
     CLAIM_BEING_DELETED = "ClaimBeingDeleted"
     EVICTED_POD_NOT_DELETED = "EvictedPodNotDeleted"
+    TERMINATING_POD_COUNTS = "TerminatingPodCounts"
 
     # Nodes, namespaces, certificates
     HEARTBEAT = "Heartbeat"
@@ -248,6 +249,7 @@ SENTENCES: dict[WaitReason, str] = {
     WaitReason.CLAIM_OF_EARLIER_POD: "claim {claim} is being deleted with an earlier pod {pods}",
     WaitReason.CLAIM_BEING_DELETED: "pvc {claim} is being deleted",
     WaitReason.EVICTED_POD_NOT_DELETED: "an evicted pod is not being deleted yet",
+    WaitReason.TERMINATING_POD_COUNTS: "a terminating pod counts until its grace period is over",
     WaitReason.HEARTBEAT: "waiting for the next heartbeat of {node}",
     WaitReason.ZONE_DISRUPTED: ("no pods are evicted from {node}: too many nodes of its zone are not ready"),
     WaitReason.EVICTION_RATE: "no pods are evicted from {node} yet: the eviction rate of its zone is used up",

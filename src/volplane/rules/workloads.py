@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 from msgspec import Struct, structs
 
@@ -15,6 +16,8 @@ from volplane.api.core import Pod, PodTemplateSpec, ReplicationController
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.rules.pods import has_ended
 from volplane.rules.waits import Wait, WaitReason
+
+S = TypeVar("S")
 
 _HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -148,7 +151,28 @@ def fraction_of(value: int | str | None, total: int, *, round_up: bool, default:
     return -(-share // 100) if round_up else share // 100
 
 
-def first_to_go(pods: Iterable[Pod]) -> list[Pod]:
+def workload_batches(steps: Sequence[S]) -> Iterator[Sequence[S]]:
+    """The steps in groups that are carried out concurrently: owners, deletions, creations, status, waits.
+
+    Pods are created in groups of 1, 2, 4, …: if all would be refused, few attempts fail.
+    """
+    pods = CreatePod, DeletePod
+    first = next((at for at, step in enumerate(steps) if isinstance(step, (*pods, Wait))), len(steps))
+    yield steps[:first]
+    yield [step for step in steps if isinstance(step, DeletePod)]
+    yield from slow_start([step for step in steps if isinstance(step, CreatePod)])
+    yield [step for step in steps[first:] if not isinstance(step, (*pods, Wait))]
+    yield [step for step in steps if isinstance(step, Wait)]
+
+
+def slow_start(steps: Sequence[S]) -> Iterator[Sequence[S]]:
+    at, size = 0, 1
+    while at < len(steps):
+        yield steps[at : at + size]
+        at, size = at + size, size * 2
+
+
+def sort_for_deletion(pods: Iterable[Pod]) -> list[Pod]:
     """Pods in the order of deletion: unscheduled, pending, not ready, youngest first."""
 
     def cost(pod: Pod) -> tuple[bool, bool, bool, int]:

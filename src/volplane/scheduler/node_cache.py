@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 from volplane.api.core import Node, Pod, Taint
 from volplane.rules import pods, resources
 from volplane.rules.csi_translation import find_csi_source, list_inline_volumes
+from volplane.rules.host_ports import Port, host_ports
 from volplane.scheduler.pod_affinity_index import (
     CombinedPodSelector,
     IndexedPod,
@@ -34,7 +35,6 @@ DEFAULT_CPU_REQUEST = 100
 DEFAULT_MEMORY_REQUEST = 200 << 20
 
 X = TypeVar("X", bound=Hashable)
-Port = tuple[str, str, int]  # address, protocol, port
 Disk = tuple[str, str]  # CSI driver, volume handle
 
 
@@ -77,16 +77,6 @@ def inline_disks(pod: Pod) -> tuple[Disk, ...]:
 
 def priority_of(pod: Pod) -> int:
     return pod.spec.priority or 0
-
-
-def host_ports(pod: Pod) -> tuple[Port, ...]:
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    return tuple(
-        (port.host_ip or "0.0.0.0", port.protocol or "TCP", port.host_port)
-        for container in containers
-        for port in container.ports
-        if port.host_port
-    )
 
 
 class NodeInfo:

@@ -7,8 +7,9 @@ lock the whole volume.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from google.protobuf.message import Message
@@ -85,3 +86,23 @@ class VolumeLocks:
                 self._held[key] = left
             else:
                 del self._held[key]
+
+
+class PathLocks:
+    """One user of a path at a time; others wait."""
+
+    def __init__(self) -> None:
+        # With the number of users, also waiting ones.
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def hold(self, path: str) -> AsyncIterator[None]:
+        lock, users = self._locks.get(path) or (asyncio.Lock(), 0)
+        self._locks[path] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(path)
+            if users > 1:
+                self._locks[path] = lock, users - 1

@@ -28,6 +28,7 @@ from volplane.host import (
 )
 from volplane.sdk.bounds import check_below
 from volplane.sdk.errors import AlreadyExists, FailedPrecondition, Internal, InvalidArgument, NotFound
+from volplane.sdk.locks import PathLocks
 
 DEFAULT_FILESYSTEM = "ext4"
 
@@ -35,10 +36,22 @@ DEFAULT_FILESYSTEM = "ext4"
 class Mounter:
     def __init__(self, host: Host) -> None:
         self.host = host
+        self._targets = PathLocks()  # the kernel does not unmount a target while its usage is read
 
-    async def stage(self, device: str, target: str, fstype: str = "", options: Sequence[str] = ()) -> None:
-        """Format `device` if it is blank, check it, and mount it at `target`."""
-        unmounted = await self.host.call(_stage, device, target, fstype, options)
+    async def stage(
+        self,
+        device: str,
+        target: str,
+        fstype: str = "",
+        options: Sequence[str] = (),
+        *,
+        format_options: Sequence[str] = (),
+    ) -> None:
+        """Format `device` if it is blank, check it, and mount it at `target`.
+
+        `format_options`: additional arguments of mkfs.
+        """
+        unmounted = await self.host.call(_stage, device, target, fstype, options, format_options)
         if unmounted is not None:
             device, kind = unmounted
             try:
@@ -76,10 +89,15 @@ class Mounter:
 
     async def unpublish(self, target: str) -> None:
         """Unmount and delete the target, if it exists."""
-        await self.host.call(_unpublish, target)
+        async with self._targets.hold(target):
+            await self.host.call(_unpublish, target)
 
     async def usage(self, path: str) -> list[v1.VolumeUsage]:
         """Bytes and inodes of a file system, or the size of a block device."""
+        async with self._targets.hold(path):
+            return await self._usage(path)
+
+    async def _usage(self, path: str) -> list[v1.VolumeUsage]:
         unit = v1.VolumeUsage
         if not await self.host.is_mount(path):
             raise NotFound(f"nothing is published at {path}")
@@ -146,10 +164,12 @@ def mount_options(fstype: str, options: Sequence[str]) -> list[str]:
     return [*options, "nouuid"] if fstype == "xfs" and "nouuid" not in options else list(options)
 
 
-def _stage(device: str, target: str, fstype: str, options: Sequence[str]) -> tuple[str, str] | None:
+def _stage(
+    device: str, target: str, fstype: str, options: Sequence[str], format_options: Sequence[str]
+) -> tuple[str, str] | None:
     """Returns the device and the type of a file system that only a mount helper can mount; else None."""
     device = os.path.realpath(device)
-    kind, small = _prepare_filesystem(device, target, fstype, repair="ro" not in options)
+    kind, small = _prepare_filesystem(device, target, fstype, format_options, repair="ro" not in options)
     if not kind:
         return None
     if mounts.helper_for(kind):
@@ -163,7 +183,9 @@ def _stage(device: str, target: str, fstype: str, options: Sequence[str]) -> tup
     return None
 
 
-def _prepare_filesystem(device: str, target: str, fstype: str, *, repair: bool) -> tuple[str, bool]:
+def _prepare_filesystem(
+    device: str, target: str, fstype: str, format_options: Sequence[str], *, repair: bool
+) -> tuple[str, bool]:
     """Prepare the file system of a device for mounting; returns its type, "" if it is mounted already.
 
     Also returns whether it must grow after mounting: a copy may be on a larger disk than its source.
@@ -173,7 +195,7 @@ def _prepare_filesystem(device: str, target: str, fstype: str, *, repair: bool) 
     if mounted is not None:
         _check_staged(mounted, device, fstype)
         return "", False
-    kind, fresh = _probe_or_format(device, fstype)
+    kind, fresh = _probe_or_format(device, fstype, format_options)
     if fresh or not repair:
         return kind, False
     try:
@@ -196,7 +218,7 @@ def _check_staged(mounted: MountEntry, device: str, fstype: str) -> None:
         raise AlreadyExists(f"{mounted.target} is mounted as {mounted.fstype}, not as {fstype}")
 
 
-def _probe_or_format(device: str, fstype: str) -> tuple[str, bool]:
+def _probe_or_format(device: str, fstype: str, format_options: Sequence[str]) -> tuple[str, bool]:
     """The file system on the device, and whether it was created because the device is blank."""
     try:
         found = filesystems.probe(device)
@@ -204,7 +226,7 @@ def _probe_or_format(device: str, fstype: str) -> tuple[str, bool]:
         raise Internal(f"{device} cannot be read: {error.strerror}") from error
     if found is None:
         kind = fstype or DEFAULT_FILESYSTEM
-        filesystems.mkfs(device, kind)
+        filesystems.mkfs(device, kind, options=format_options)
         return kind, True
     if found.type == UNKNOWN or (fstype and found.type != fstype):
         text = f"failed to mount the volume as {fstype or DEFAULT_FILESYSTEM}: it contains {found.type}"

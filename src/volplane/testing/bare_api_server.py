@@ -7,18 +7,14 @@ for the names with which the driver is started; nothing runs on them. The driver
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
-
-import msgspec
 
 from volplane.api.errors import APIError
 from volplane.api.labels import HOSTNAME_LABEL
 from volplane.client import kubeconfig
-from volplane.client.https import HttpsTransport
 from volplane.cluster import user_drivers
+from volplane.cluster.account_files import read_address, write_account_files
 from volplane.cluster.apply import parse_object
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.external_driver.model import ExternalDriver
@@ -28,7 +24,6 @@ from volplane.cluster.user_drivers import UserDrivers
 
 VARIABLE = "KUBECONFIG"
 ACCOUNT, NAMESPACE = "driver", "kube-system"
-TOKEN_SECONDS = 24 * 3600
 # Words with which the libraries of drivers say that they find no API server.
 SIGNS = (
     "KUBERNETES_SERVICE_HOST",
@@ -52,27 +47,17 @@ class BareApiServer:
 
     def __init__(self, external: ExternalDriver, directory: Path, nodes: Sequence[str]) -> None:
         self._external, self._nodes, self._directory = external, nodes, directory
-        options = ClusterOptions(data_dir=str(directory), nodes=0, controllers=CONTROLLERS)
+        options = ClusterOptions(data_dir=str(directory), nodes=0, controllers=CONTROLLERS, ui="off")
         self._cluster = Cluster(options, UserDrivers(builtin=False))
 
     @property
     def environment(self) -> dict[str, str]:
-        address = urlsplit(self._read_connection()["server"])
-        return {
-            VARIABLE: str(self._cluster.layout.kubeconfig),
-            "KUBERNETES_SERVICE_HOST": address.hostname or "",
-            "KUBERNETES_SERVICE_PORT": str(address.port),
-        }
+        address = read_address(self._cluster.layout.kubeconfig, ACCOUNT)
+        return {VARIABLE: str(self._cluster.layout.kubeconfig), **address.variables}
 
     @property
     def secrets(self) -> Path:
         return self._directory / "secrets"
-
-    def _read_connection(self) -> dict[str, str]:
-        made: dict[str, str] = kubeconfig.for_user(self._cluster.layout.kubeconfig, ACCOUNT, {})["clusters"][
-            0
-        ]["cluster"]
-        return made
 
     async def __aenter__(self) -> BareApiServer:
         await self._cluster.__aenter__()
@@ -103,26 +88,12 @@ class BareApiServer:
         transport = kubeconfig.load(self._cluster.layout.kubeconfig, agent="volplane")
         try:
             await user_drivers.apply(transport, manifests)
-            await self._write_account_files(transport)
+            ca = read_address(self._cluster.layout.kubeconfig, ACCOUNT).ca
+            await write_account_files(transport, self.secrets, NAMESPACE, ACCOUNT, ca)
         except APIError as error:
             raise CannotStart(f"an object of the driver cannot be created: {error}") from error
         finally:
             await transport.close()
-
-    async def _write_account_files(self, transport: HttpsTransport) -> None:
-        """Write the files that a pod has of its service account."""
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": TOKEN_SECONDS},
-        }
-        answer = await transport.raw("POST", path, msgspec.json.encode(body))
-        place = self.secrets / "kubernetes.io" / "serviceaccount"
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "token").write_text(msgspec.json.decode(answer)["status"]["token"])
-        (place / "ca.crt").write_bytes(b64decode(self._read_connection()["certificate-authority-data"]))
-        (place / "namespace").write_text(NAMESPACE)
 
 
 def asks_for_api_server(text: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from volplane.node.containers import records
+from volplane.host import NodePaths
 from volplane.testing.kill_driver import NAME
 
 MAX_CHARACTERS = 4000  # characters per pod
@@ -34,9 +34,9 @@ def read_logs(roots: Roots, since: Mapping[str, int]) -> dict[str, str]:
 def _files(roots: Roots) -> Iterator[tuple[str, Path]]:
     """The log files of each pod, in the order of the container starts."""
     for node, root in roots.items():
-        specs = [record.started.spec for record in records.load_all(str(root / "containers"))]
-        places = {Path(s.log_path).parent: s.pod_name for s in specs if s.name == NAME and s.log_path}
-        for place, pod in sorted(places.items()):
+        paths = NodePaths(str(root))
+        for place in sorted(Path(paths.real(paths.logs)).glob(f"*/{NAME}")):
+            pod = place.parent.name.split("_")[1]
             for file in sorted(place.glob("*.log"), key=lambda file: (len(file.name), file.name)):
                 yield f"{pod} on {node}", file
 

@@ -14,6 +14,7 @@ import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from volplane.base.tasks import cancel_and_wait
 from volplane.cluster.external_driver.command import FIELDS, MODE, fill_variables
@@ -21,7 +22,6 @@ from volplane.cluster.external_driver.model import Command
 from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel
 from volplane.host import Host
-from volplane.host.processes import Process
 
 START_TIMEOUT = 60.0  # seconds until the driver's socket must accept connections
 REPORT_AFTER = 5.0  # seconds of waiting until it is reported
@@ -34,6 +34,16 @@ log = logging.getLogger(__name__)
 
 class DriverStartError(Exception):
     """The driver did not start; the message has its output."""
+
+
+class RunningDriver(Protocol):
+    @property
+    def pid(self) -> int: ...
+    @property
+    def running(self) -> bool: ...
+    async def wait(self) -> int:
+        """Wait until it has exited; returns its exit code."""
+        ...
 
 
 class DriverProcess:
@@ -73,7 +83,7 @@ class DriverProcess:
         # A new process has a copy of all open files until it runs its program, and a volume with an open file
         # cannot be unmounted: files of volumes are not open meanwhile.
         self.file_lock = asyncio.Lock()
-        self._process: Process | None = None
+        self._process: RunningDriver | None = None
 
     def _connect(self) -> CsiChannel:
         return CsiChannel(self.socket, component="test-driver", interceptor=self._interceptor)
@@ -85,17 +95,13 @@ class DriverProcess:
             directory.mkdir(parents=True, exist_ok=True)
         argv = [fill_variables(word, self._values) for word in self._command.argv]
         own = {name: fill_variables(value, self._values) for name, value in self._command.env.items()}
-        script = f"cd {shlex.quote(self._command.directory)} && exec {shlex.join(argv)}"
-        if self.secrets:
-            script = with_secrets(self.secrets, script)
-        env = {**os.environ, **self._values, **self.environment, **own}
         if self.starts:
             # A channel may take a moment to notice that its process was killed. The old channel stays open:
             # interrupted calls still wait for their error on it.
             self._old_channels.append(self.channel)
             self.channel = self._connect()
         async with self.file_lock:
-            self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
+            self._process = await self._spawn(argv, {**self._values, **self.environment, **own})
         self.starts += 1
         ready = asyncio.ensure_future(self._wait_until_listening())
         ended = asyncio.ensure_future(self._process.wait())
@@ -114,6 +120,12 @@ class DriverProcess:
         finally:
             report.cancel()
             await cancel_and_wait(ready, ended)
+
+    async def _spawn(self, argv: list[str], env: dict[str, str]) -> RunningDriver:
+        script = f"cd {shlex.quote(self._command.directory)} && exec {shlex.join(argv)}"
+        if self.secrets:
+            script = with_secrets(self.secrets, script)
+        return await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env={**os.environ, **env})
 
     def _report_wait(self) -> None:
         # As an error, because a test run shows nothing else of its log.
@@ -139,6 +151,14 @@ class DriverProcess:
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.running
+
+    def seen_by_driver(self, path: str) -> str:
+        """A path to what the driver has mounted there.
+
+        In a mount namespace of its own, its remounts are not seen by others: a target that it binds and makes
+        read-only afterwards is writable outside.
+        """
+        return f"/proc/{self._process.pid}/root{path}" if self.secrets and self._process is not None else path
 
     async def kill(self) -> None:
         """Kill the process and everything that it has started (SIGKILL); its mounts remain."""
@@ -167,13 +187,16 @@ class DriverProcess:
     async def stop(self, grace: float = 5.0) -> None:
         """Terminate it, and kill it after `grace` seconds."""
         if self._process is not None and self._process.running:
-            with suppress(ProcessLookupError, TimeoutError):
-                os.killpg(self._process.pid, signal.SIGTERM)
-                async with asyncio.timeout(grace):
-                    await self._process.wait()
+            await self._terminate(self._process, grace)
         await self.kill()
         await self.close_old_channels()
         await self.channel.close()
+
+    async def _terminate(self, process: RunningDriver, grace: float) -> None:
+        with suppress(ProcessLookupError, TimeoutError):
+            os.killpg(process.pid, signal.SIGTERM)
+            async with asyncio.timeout(grace):
+                await process.wait()
 
     async def close_old_channels(self) -> None:
         """Close the channels of earlier processes; their calls must have ended."""
@@ -181,14 +204,23 @@ class DriverProcess:
             await self._old_channels.pop().close()
 
     def children(self) -> int:
-        """The number of other processes in its session."""
-        return len(_session(self._process.pid)) - 1 if self._process is not None else 0
+        """The number of its other processes."""
+        return len(self._members(self._process.pid)) - 1 if self._process is not None else 0
 
-    def resources(self) -> tuple[int, int]:
-        """The number of open files and of threads of all processes in its session."""
-        session = _session(self._process.pid) if self._process is not None else []
-        files, threads = (sum(_count(pid, kind) for pid in session) for kind in ("fd", "task"))
-        return files, threads
+    def resources(self) -> tuple[int, int, int]:
+        """The number of open files and threads of all its processes, and of zombies in its session."""
+        leader = self._process.pid if self._process is not None else 0
+        members = self._members(leader)
+        files, threads = (sum(_count(pid, kind) for pid in members) for kind in ("fd", "task"))
+        return files, threads, len(_session(leader, states="Z"))
+
+    @property
+    def data_directories(self) -> tuple[Path, Path]:
+        """The driver's own directory, and the one of all its instances."""
+        return self._state, self._shared
+
+    def _members(self, leader: int) -> list[int]:
+        return _session(leader)
 
     def log_size(self) -> int:
         """The size of its log in bytes."""
@@ -232,12 +264,14 @@ def _with_variable(assignment: str) -> list[int]:
     return found
 
 
-def _session(leader: int) -> list[int]:
+def _session(leader: int, states: str = "") -> list[int]:
+    """Processes of a session: those in one of the states (as in ps), or all that have not ended."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with suppress(OSError), open(f"/proc/{entry}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()
-                if int(fields[3]) == leader and fields[0] not in "ZX":
+                fits = fields[0] in states if states else fields[0] not in "ZX"
+                if int(fields[3]) == leader and fits:
                     found.append(int(entry))
     return found

@@ -52,12 +52,14 @@ async def run_driver_tests(
     known_failures: KnownFailures | None = None,
     given_volumes: GivenVolumes | None = None,
     api_server: bool = False,
+    runtime: str = "",
     on_start: Callable[[DriverTestRun], None] = lambda run: None,
     on_case_start: OnCaseStart = lambda name: None,
 ) -> DriverTestRun:
     """Run the cases. Raises CannotStart, or CallError if the driver does not report its name.
 
-    `on_start` gets the run before the first case, so that the caller has the results if it is interrupted.
+    `runtime`: the endpoint of the container runtime, for a driver in its own image. `on_start` gets the run
+    before the first case, so that the caller has the results if it is interrupted.
     """
     began = time.monotonic()
     run = DriverTestRun("", "", [], settings.seed, list(command), started=clock.stamp())
@@ -75,14 +77,15 @@ async def run_driver_tests(
         "parameters": {**class_parameters(external), **(parameters or {})},
         "mutable": {**mutable_parameters(external), **(mutable or {})},
         "given": given_volumes,
+        "runtime": runtime,
     }
     cluster_cases = [case for case in cases if case.needs_cluster]
     async with working_directory(directory) as directory:
         async with SocketEnv(
             external, directory, seed=settings.seed, nodes=nodes, api_server=api_server, **given
         ) as env:
-            # A driver that needs an API server cannot be started alone, to be asked again.
-            facts = [_describe_driver(env)] if env.has_api_server else []
+            # A driver that needs an API server, or a container, cannot be started alone, to be asked again.
+            facts = [_describe_driver(env)] if env.has_api_server or external.runs_images else []
             _record_driver_info(run, env)
             if env.given.ids and env.reported.has("create"):
                 raise CannotStart("--volume-id is for drivers that do not create volumes, and this one does")

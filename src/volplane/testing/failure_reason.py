@@ -19,7 +19,7 @@ from volplane.testing.cleanup import NAMESPACE
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 10.0  # seconds; then the report has no reason
+WAIT_TIMEOUT = 10.0  # seconds; then the report has no reason
 KINDS: tuple[type[Resource], ...] = (Pod, PersistentVolumeClaim, VolumeSnapshot)
 
 
@@ -27,7 +27,7 @@ async def find_reason(client: Client, created_names: Callable[[type[Resource]], 
     """The first object of the case that waits, and its reason; "" if none waits."""
     caches = SnapshotCaches(client.transport, namespace=NAMESPACE)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             for kind in KINDS:
                 for name in sorted(created_names(kind)):
                     obj = await client.find(kind, name, NAMESPACE)

@@ -93,7 +93,7 @@ class Leftovers:
 
     async def _find_unknown_to_cluster(self, place: str) -> driver_query.VolumesAndSnapshots:
         """Volumes and snapshots that a user's driver lists and that have no object in the cluster."""
-        facts = self._cluster.learned.facts
+        facts = self._cluster.discovered.facts
         # Remembered, because old calls are dropped.
         self._controllers |= driver_query.controller_sockets(self._tap.calls, place)
         capabilities = DriverCapabilities(controller={name for fact in facts for name in fact.controller})

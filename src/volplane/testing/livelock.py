@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from volplane.csi.outcome import Code
 from volplane.testing.case import SPEC, CaseFailure
 from volplane.testing.error_messages import without_names
 
+T = TypeVar("T")
 OK = Code.OK.name
 _TRANSIENT_CODES = {
     code.name for code in (Code.UNAVAILABLE, Code.ABORTED, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
@@ -46,8 +48,13 @@ class RepeatedAnswer(Struct):
 
 
 class LivelockDetector:
-    def __init__(self, mounted: Callable[[CsiCall], bool] = lambda call: False) -> None:
+    def __init__(
+        self,
+        mounted: Callable[[CsiCall], bool] = lambda call: False,
+        wait_for_crash_loop: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
         self._mounted = mounted  # whether the volume of an unmount that has just ended is still mounted
+        self._wait_for_crash_loop = wait_for_crash_loop  # returns why the driver does not run
         self._answers: dict[tuple[str, str], RepeatedAnswer] = {}
         self._reported: set[tuple[str, str]] = set()  # calls that have already failed a case
         self._found: CsiCall | None = None
@@ -93,15 +100,22 @@ class LivelockDetector:
         enough = self.limit.times + (call.code == OK)  # one more than a restarted caller may need
         return known.times >= enough and call.start - known.since >= self.limit.seconds
 
-    async def wait_or_livelock(self, work: Awaitable[None]) -> None:
-        """Wait for `work`. Raises CaseFailure if a livelock of the driver blocks it."""
-        async with background(work, self._event.wait()) as (waited, found):
-            await asyncio.wait({waited, found}, return_when=asyncio.FIRST_COMPLETED)
+    async def wait_or_livelock(self, work: Awaitable[T]) -> T:
+        """Wait for `work`. Raises CaseFailure if a livelock of the driver, or its end, blocks it."""
+        async with background(work, self._event.wait(), self._crash_loop()) as (waited, *others):
+            await asyncio.wait({waited, *others}, return_when=asyncio.FIRST_COMPLETED)
             if waited.done():
-                await waited
-                return
-            assert self._found is not None
+                result: T = await waited
+                return result
+            if self._found is None:
+                raise CaseFailure(await others[-1], section=f"{SPEC}: Supervised Lifecycle Management")
             raise CaseFailure(self._describe(self._found), section=f"{SPEC}: {self._found.method}")
+
+    async def _crash_loop(self) -> str:
+        if self._wait_for_crash_loop is None:
+            await asyncio.Event().wait()  # never
+            return ""
+        return await self._wait_for_crash_loop()
 
     def _describe(self, call: CsiCall) -> str:
         times = self._answers[call.method, call.request].times

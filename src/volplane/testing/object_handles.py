@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from volplane.node.containers.base import ExecOutput
     from volplane.testing.sync_cluster import SyncCluster
 
-PATIENCE = 60.0  # seconds that a test waits for anything
+WAIT_TIMEOUT = 60.0  # seconds that a test waits for anything
 NAMESPACE = "default"
 DATA = "/data"
 DEVICE = "/dev/data"
@@ -114,7 +114,7 @@ class RunningPod:
     def node(self) -> str:
         return self.get().spec.node_name
 
-    def wait(self, timeout: float = PATIENCE) -> RunningPod:
+    def wait(self, timeout: float = WAIT_TIMEOUT) -> RunningPod:
         cache = self._handle.client.cache(Pod)
 
         def is_running() -> bool:
@@ -130,7 +130,7 @@ class RunningPod:
         """How often its container was restarted."""
         return sum(status.restart_count for status in self.get().status.container_statuses)
 
-    def wait_for_restart(self, timeout: float = PATIENCE) -> RunningPod:
+    def wait_for_restart(self, timeout: float = WAIT_TIMEOUT) -> RunningPod:
         """Wait until its container was restarted since the last wait, and runs."""
         cache = self._handle.client.cache(Pod)
 
@@ -144,7 +144,7 @@ class RunningPod:
         self._restarts = self.restarts
         return self
 
-    def exec(self, *command: str, timeout: float = PATIENCE) -> str:
+    def exec(self, *command: str, timeout: float = WAIT_TIMEOUT) -> str:
         """Run a command in the container and return its output; a single argument is a shell command.
 
         Raises PodCommandFailed.

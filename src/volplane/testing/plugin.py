@@ -1,19 +1,21 @@
 """The pytest plugin: fixtures for a cluster that runs your CSI driver.
 
-    def test_a_volume_keeps_its_data(claim, pod):
-        data = claim()
-        pod(data).write("line", "hello")
-        assert pod(data).read("line") == "hello"
+    def test_a_volume_keeps_its_data(volplane_claim, volplane_pod):
+        data = volplane_claim()
+        volplane_pod(data).write("line", "hello")
+        assert volplane_pod(data).read("line") == "hello"
 
-Choose the driver on the command line, in the configuration, or with your own fixture `csi_driver`. The
+Choose the driver on the command line, in the configuration, or with your own fixture `volplane_driver`. The
 cluster starts with the first test that uses it and is shared by all tests of the process; a test must leave
 nothing behind. Nothing else of volplane is imported until a fixture is used.
+
+With `volplane_short_names = true` in the configuration, `claim`, `pod` and `csi_driver` are fixtures, too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,8 @@ _OPTIONS = {
     "csi_driver_command": ("COMMAND", "the driver under test: the command that starts it"),
     "csi_nodes": ("N", "number of nodes of the cluster (default 2)"),
 }
+SHORT_NAMES = "volplane_short_names"
+NEW_NAMES = {"claim": "volplane_claim", "pod": "volplane_pod", "csi_driver": "volplane_driver"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +40,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, (what, about) in _OPTIONS.items():
         group.addoption(f"--{name.replace('_', '-')}", dest=f"volplane_{name}", metavar=what, help=about)
         parser.addini(name, about, default="")
+    about = "also provide the fixtures claim, pod and csi_driver (default false)"
+    parser.addini(SHORT_NAMES, about, type="bool", default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getini(SHORT_NAMES):
+        from volplane.testing import short_names
+
+        config.pluginmanager.register(short_names, SHORT_NAMES)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Name the new fixture in the report of a test that uses an old name."""
+    report = yield
+    error = call.excinfo.value if call.excinfo is not None else None
+    if isinstance(error, pytest.FixtureLookupError) and error.argname in NEW_NAMES:
+        report.sections.append((GROUP, describe_new_name(error.argname)))
+    return report
+
+
+def describe_new_name(name: str) -> str:
+    return (
+        f"If {name} is meant to be the fixture of volplane: it is called {NEW_NAMES[name]} now. For the short"
+        f" names, set {SHORT_NAMES} = true in pytest's configuration."
+    )
 
 
 def _option(config: pytest.Config, name: str) -> str:
@@ -43,16 +75,33 @@ def _option(config: pytest.Config, name: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def csi_driver(pytestconfig: pytest.Config) -> object:
+def volplane_driver(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> object:
     """The driver under test: a command (str), a file (Path), an ExternalDriver, or None for the built-in EBS
     driver.
 
     Override this fixture to choose the driver in Python.
     """
-    line, file = _option(pytestconfig, "csi_driver_command"), _option(pytestconfig, "csi_driver")
+    chosen = choose_driver(pytestconfig)
+    if chosen is None:
+        _refuse_old_override(request)
+    return chosen
+
+
+def choose_driver(config: pytest.Config) -> str | Path | None:
+    """The driver of the options; None for the built-in EBS driver."""
+    line, file = _option(config, "csi_driver_command"), _option(config, "csi_driver")
     if line and file:
         raise pytest.UsageError("use either csi-driver or csi-driver-command, not both")
-    return line or ((pytestconfig.rootpath / file) if file else None)
+    return line or ((config.rootpath / file) if file else None)
+
+
+def _refuse_old_override(request: pytest.FixtureRequest) -> None:
+    """Fail instead of testing the built-in driver, if the tests choose theirs by the old name."""
+    try:
+        request.getfixturevalue("csi_driver")
+    except pytest.FixtureLookupError:
+        return
+    pytest.fail(f"the fixture csi_driver has no effect. {describe_new_name('csi_driver')}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -90,16 +139,16 @@ class ClusterPool:
 
 @pytest.fixture(scope="session")
 def volplane_pool(
-    pytestconfig: pytest.Config, csi_driver: object, volplane_settings: Mapping[str, Any]
+    pytestconfig: pytest.Config, volplane_driver: object, volplane_settings: Mapping[str, Any]
 ) -> Iterator[ClusterPool]:
     if os.geteuid() != 0:
-        pytest.skip("the cluster needs root to mount volumes")
+        pytest.skip("the cluster needs root to mount volumes: sudo pytest, or volplane unshare pytest")
     from volplane.testing.sync_cluster import SyncCluster
 
     nodes = _nodes(_option(pytestconfig, "csi_nodes"))
     directory = Path(pytestconfig.rootpath)
     pool = ClusterPool(
-        lambda: SyncCluster.start(csi_driver, {"nodes": nodes, **volplane_settings}, directory)
+        lambda: SyncCluster.start(volplane_driver, {"nodes": nodes, **volplane_settings}, directory)
     )
     yield pool
     pool.discard()
@@ -128,14 +177,16 @@ def volplane_cluster(volplane_pool: ClusterPool) -> Iterator[SyncCluster]:
 
 
 @pytest.fixture
-def claim(volplane_cluster: SyncCluster) -> Callable[..., ClaimHandle]:
-    """`claim(size="1Gi", mode="ReadWriteOnce", block=False, storage_class="", source=None)` creates one."""
+def volplane_claim(volplane_cluster: SyncCluster) -> Callable[..., ClaimHandle]:
+    """Create claims: `volplane_claim(size="1Gi", mode="ReadWriteOnce", block=False, storage_class="",
+    source=None)`.
+    """
     return volplane_cluster.claim
 
 
 @pytest.fixture
-def pod(volplane_cluster: SyncCluster) -> Callable[..., RunningPod]:
-    """`pod(claim, node="", readonly=False, wait=True)` creates a pod with the claim's volume at /data, or as
-    /dev/data, and waits until it runs.
+def volplane_pod(volplane_cluster: SyncCluster) -> Callable[..., RunningPod]:
+    """`volplane_pod(claim, node="", readonly=False, wait=True)` creates a pod with the claim's volume at
+    /data, or as /dev/data, and waits until it runs.
     """
     return volplane_cluster.pod

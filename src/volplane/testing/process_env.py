@@ -25,6 +25,8 @@ from volplane.cluster.user_drivers import UserDrivers
 from volplane.csi import call_recorder
 from volplane.csi.call_interceptor import CsiCall
 from volplane.node.containers import records
+from volplane.node.containers.cri import labels, v1
+from volplane.node.containers.cri.client import CriClient
 from volplane.testing.case import CaseFailure
 from volplane.testing.cluster_env import ClusterEnv
 
@@ -137,6 +139,10 @@ class ProcessEnv(ClusterEnv):
         finally:
             self.calls()
 
+    async def _start_anew(self) -> list[str]:
+        self._survivor = None
+        return await super()._start_anew()
+
     async def recover(self) -> None:
         """Kill drivers that hang."""
         self.cluster.kill_together()
@@ -188,31 +194,45 @@ class ProcessEnv(ClusterEnv):
 class SurvivorPod:
     def __init__(self, env: ProcessEnv, claim: str, pod: str, written: str) -> None:
         self._env, self.claim, self.pod, self.written = env, claim, pod, written
-        self._process: tuple[int, int] = (0, 0)
+        self._process = ""
 
     @property
     def was_seen(self) -> bool:
-        return self._process != (0, 0)
+        return bool(self._process)
 
     async def check(self) -> None:
         """Raise CaseFailure unless its container still runs as the same process."""
         pod = self._env.get_pod(self.pod)
         if pod is None:
             raise CaseFailure(f"pod {self.pod} is gone, and was not deleted")
-        now = await self._env.cluster.host.call(self._find_process, pod.uid)
-        if now is None:
+        if self._env.runtime:
+            now = await self._find_container(pod.uid)
+        else:
+            now = await self._env.cluster.host.call(self._find_process, pod.uid)
+        if not now:
             raise CaseFailure(f"the container of pod {self.pod} ended with the node's process")
         if self.was_seen and self._process != now:
-            raise CaseFailure(f"the container of pod {self.pod} was restarted: process {now[0]}")
+            raise CaseFailure(f"the container of pod {self.pod} was restarted: {now}")
         self._process = now
 
-    def _find_process(self, uid: str) -> tuple[int, int] | None:
+    async def _find_container(self, uid: str) -> str:
+        """The runtime's id of the running container; "" if there is none."""
+        cri = CriClient(self._env.runtime)
+        wanted = {labels.POD_UID: uid, labels.CONTAINER_NAME: "main"}
+        try:
+            found = await cri.list_containers(wanted)
+        finally:
+            await cri.close()
+        return next((each.id for each in found if each.state == v1.CONTAINER_RUNNING), "")
+
+    def _find_process(self, uid: str) -> str:
+        """The process with its start time; "" if it does not run."""
         for member in self._env.cluster.members:
             for record in records.load_all(str(member.root / "containers")):
                 spec, started = record.started.spec, record.started
                 if (spec.pod_uid, spec.name) == (uid, "main") and record.ending is None and record.is_alive:
-                    return started.pid, started.pid_start
-        return None
+                    return f"process {started.pid}, started at {started.pid_start}"
+        return ""
 
 
 def _file_name(role: str) -> str:

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from volplane.base.backoff import Backoff
 from volplane.base.retry import retry
-from volplane.cluster.external_driver.model import ExternalDriver
+from volplane.cluster.external_driver.model import Command, ExternalDriver
 from volplane.csi import convert, v1
 from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.outcome import CallError, Code
@@ -31,6 +31,7 @@ from volplane.host.mounts import bind, make_shared, read_table, unmount
 from volplane.testing import capabilities
 from volplane.testing.bare_api_server import BareApiServer, asks_for_api_server
 from volplane.testing.case import CaseFailure, NotSupported
+from volplane.testing.driver_container import DriverContainer, DriverContainers
 from volplane.testing.driver_process import SECRETS, DriverProcess, DriverStartError
 from volplane.testing.error_messages import without_names
 from volplane.testing.given_volumes import GivenVolumes, take_volume
@@ -120,6 +121,10 @@ class DriverSocket:
     def root(self) -> Path:
         return self.instance.root
 
+    def seen_by_driver(self, path: str) -> str:
+        """A path to what is mounted for the driver, whose mount namespace may be another one."""
+        return self.instance.seen_by_driver(path)
+
 
 class SocketEnv:
     """`async with SocketEnv(…) as env`: the driver runs inside."""
@@ -139,8 +144,11 @@ class SocketEnv:
         given: GivenVolumes | None = None,
         api_server: bool = False,
         file_lock: asyncio.Lock | None = None,
+        runtime: str = "",
     ) -> None:
-        """`file_lock`: shared by environments of this process, whose drivers run at the same time."""
+        """`runtime`: the endpoint of the container runtime, for a driver in its own image; `file_lock`:
+        shared by environments of this process, whose drivers run at the same time.
+        """
         self.file_lock = file_lock or asyncio.Lock()
         self.directory, self.tap, self.size = directory, CallInterceptor(), size
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
@@ -157,29 +165,36 @@ class SocketEnv:
         self.snapshots: list[str] = []
         self.groups: list[v1.VolumeGroupSnapshot] = []
         self.capabilities = self.reported = capabilities.DriverCapabilities()
+        self._containers = DriverContainers(runtime, directory) if external.runs_images else None
         assert external.node is not None
         mode = "all" if external.is_single_program else "node"
         made = [
-            DriverProcess(f"node-{i}", external.node, directory, self.host, mode=mode, interceptor=self.tap)
+            self._make_instance(f"node-{i}", external.node, mode)
             for i in range(first_node, first_node + nodes)
         ]
         self.nodes = [DriverSocket(instance, self) for instance in made]
         self.controller = self.nodes[0]
         if external.controller is not None and not external.is_single_program:
-            own = DriverProcess(
-                "controller",
-                external.controller,
-                directory,
-                self.host,
-                mode="controller",
-                interceptor=self.tap,
-            )
+            own = self._make_instance("controller", external.controller, "controller")
             self.controller = DriverSocket(own, self)
         for instance in self.instances:
             instance.file_lock = self.file_lock
         self._stack = AsyncExitStack()
         self._external, self._wants_api_server = external, api_server or external.has_account
         self.has_api_server = False
+
+    def _make_instance(self, name: str, command: Command, mode: str) -> DriverProcess:
+        if command.container is None or self._containers is None:
+            return DriverProcess(name, command, self.directory, self.host, mode=mode, interceptor=self.tap)
+        return DriverContainer(
+            name,
+            command,
+            self.directory,
+            self.host,
+            mode=mode,
+            interceptor=self.tap,
+            containers=self._containers,
+        )
 
     @property
     def instances(self) -> list[DriverProcess]:
@@ -189,6 +204,10 @@ class SocketEnv:
     async def __aenter__(self) -> SocketEnv:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            if self._containers is not None:
+                await self._containers.check()
+                self._stack.push_async_callback(self._containers.close)
+                await self.host.call(self._share_directory)
             if self._wants_api_server:
                 await self._start_api_server()
             await self._start_drivers()
@@ -214,17 +233,21 @@ class SocketEnv:
         names = [instance.name for instance in self.instances]
         server = BareApiServer(self._external, self.directory / "api", names)
         await self._stack.enter_async_context(server)
-        await self.host.call(self._share_mounts)
+        await self.host.call(self._make_secrets_directory)
+        if self._containers is None:
+            await self.host.call(self._share_directory)
         for instance in self.instances:
             instance.environment, instance.secrets = server.environment, str(server.secrets)
         self.has_api_server = True
 
-    def _share_mounts(self) -> None:
-        """Let this namespace see the mounts of drivers, which have their own one for /var/run/secrets."""
+    def _share_directory(self) -> None:
+        """Let this namespace see the mounts of drivers in containers, or with their own /var/run/secrets."""
         place = str(self.directory)
         bind(place, place, readonly=False, recursive=False)
         self._stack.callback(unmount, place, detach=True)
         make_shared(place)
+
+    def _make_secrets_directory(self) -> None:
         if not os.path.exists(SECRETS):
             os.mkdir(SECRETS)
             self._stack.callback(_remove_if_empty, SECRETS)

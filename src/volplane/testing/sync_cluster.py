@@ -39,7 +39,7 @@ from volplane.testing.object_handles import (
     DATA,
     DEVICE,
     NAMESPACE,
-    PATIENCE,
+    WAIT_TIMEOUT,
     ClaimHandle,
     RunningPod,
     SnapshotHandle,
@@ -97,7 +97,7 @@ class SyncCluster:
     async def wait_for_stop(self) -> None:
         await self._end.wait()
 
-    def run(self, work: Coroutine[Any, Any, T], timeout: float = PATIENCE) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout: float = WAIT_TIMEOUT) -> T:
         """Run your coroutine in the cluster's event loop, where it can use `client`."""
 
         async def within() -> T:
@@ -122,7 +122,7 @@ class SyncCluster:
     @property
     def driver(self) -> str:
         """The name of the driver under test."""
-        facts = self.cluster.learned.facts
+        facts = self.cluster.discovered.facts
         return facts[0].name if facts else "ebs.csi.aws.com"
 
     # --- calls to the driver
@@ -240,7 +240,9 @@ class SyncCluster:
 
     # --- waiting
 
-    def until(self, kind: type[R], holds: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
+    def until(
+        self, kind: type[R], holds: Callable[[], object], what: str, timeout: float = WAIT_TIMEOUT
+    ) -> None:
         """Watch until `holds()`. Raises WaitTimeout with the cluster's warnings."""
         try:
             self.run(until(self.client, kind, holds), timeout)
@@ -320,7 +322,7 @@ class InjectedFault:
     def __init__(self, handle: SyncCluster, rule: CallRule) -> None:
         self._handle, self._rule = handle, rule
 
-    def wait_for_call(self, timeout: float = PATIENCE) -> RecordedCall:
+    def wait_for_call(self, timeout: float = WAIT_TIMEOUT) -> RecordedCall:
         try:
             return RecordedCall(self._handle.run(self._rule.wait_for_call(), timeout))
         except TimeoutError:
@@ -407,7 +409,9 @@ async def _run_cluster(
     tap = CallInterceptor()
     try:
         async with Cluster(
-            ClusterOptions(data_dir=str(place / "c"), **settings), user_drivers, interceptor=tap
+            ClusterOptions(data_dir=str(place / "c"), **{"ui": "off", **settings}),
+            user_drivers,
+            interceptor=tap,
         ) as cluster:
             await cluster.wait_ready()
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):

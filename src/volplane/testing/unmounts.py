@@ -20,6 +20,7 @@ from volplane.host import mounts
 
 if TYPE_CHECKING:
     from volplane.testing.cluster_env import ClusterEnv
+    from volplane.testing.cluster_objects import ClusterObjects
 
 INTERVAL = 0.05  # seconds between two looks
 GRACE = 5.0  # seconds after the last unmount call until what is still mounted counts as left
@@ -28,7 +29,7 @@ _UNMOUNTS = {"NodeUnstageVolume": "staging_target_path", "NodeUnpublishVolume": 
 _PATHS = {**_MOUNTS, **_UNMOUNTS}
 
 
-async def wait_until_unmounted(env: ClusterEnv, handles: Collection[str]) -> None:
+async def wait_until_unmounted(env: ClusterObjects, handles: Collection[str]) -> None:
     """Wait until every node has called NodeUnpublishVolume and NodeUnstageVolume for these volumes, whatever
     the answers were. A node that was killed has to start again before it does.
     """
@@ -36,7 +37,7 @@ async def wait_until_unmounted(env: ClusterEnv, handles: Collection[str]) -> Non
         await asyncio.sleep(INTERVAL)
 
 
-def _used_places(env: ClusterEnv, handles: Collection[str]) -> list[str]:
+def _used_places(env: ClusterObjects, handles: Collection[str]) -> list[str]:
     """Real paths of the volumes with a mount, for which no first call to unmount them has ended."""
     last: dict[str, CsiCall] = {}
     for call in env.calls():
@@ -47,7 +48,7 @@ def _used_places(env: ClusterEnv, handles: Collection[str]) -> list[str]:
     return [path for path, call in last.items() if _is_used(path, call)]
 
 
-def _real_path(env: ClusterEnv, call: CsiCall, path: str) -> str:
+def _real_path(env: ClusterObjects, call: CsiCall, path: str) -> str:
     roots = (m.root for m in env.cluster.members if call.address.startswith(f"{m.root}/"))
     return str(next(roots, KUBELET)) + path.removeprefix(KUBELET)
 

@@ -24,6 +24,7 @@ from volplane.api.core import (
     Volume,
 )
 from volplane.api.errors import APIError, NotFound
+from volplane.host.ownership import change_owner
 from volplane.rules import pods
 from volplane.volumes.atomic_writer import InvalidVolumePath, VolumeFile, make_directories, write_files
 from volplane.volumes.base import (
@@ -72,7 +73,7 @@ class ApiVolumePlugin(VolumePlugin):
 
 def _set_root_access(path: str, group: int | None) -> None:
     if group is not None:
-        os.chown(path, -1, group)
+        change_owner(path, -1, group)
     os.chmod(path, 0o777 | (stat.S_ISGID if group is not None else 0))
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from volplane.base import clock
+from volplane.host.ownership import change_owner
 
 DATA_LINK = "..data"
 TEMPORARY_LINK = "..data_tmp"
@@ -110,7 +111,7 @@ def _write_file(path: str, file: VolumeFile, group: int | None) -> None:
     with os.fdopen(descriptor, "wb") as opened:
         opened.write(file.data)
         if file.owner is not None or group is not None:
-            os.fchown(descriptor, -1 if file.owner is None else file.owner, -1 if group is None else group)
+            change_owner(descriptor, -1 if file.owner is None else file.owner, -1 if group is None else group)
         os.fchmod(descriptor, _mode(file, group))
 
 
@@ -123,7 +124,7 @@ def _own(fresh: str, group: int | None) -> None:
     if group is None:
         return
     for directory, _, _ in os.walk(fresh):
-        os.chown(directory, -1, group)
+        change_owner(directory, -1, group)
         os.chmod(directory, 0o755 | stat.S_ISGID)
 
 
@@ -148,7 +149,7 @@ def _link_names(directory: str, wanted: Mapping[str, VolumeFile], group: int | N
 def _link(target: str, path: str, group: int | None) -> None:
     os.symlink(target, path)
     if group is not None:
-        os.chown(path, -1, group, follow_symlinks=False)
+        change_owner(path, -1, group, follow_symlinks=False)
 
 
 def _drop_names(directory: str, wanted: Mapping[str, VolumeFile]) -> None:

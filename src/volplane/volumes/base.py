@@ -136,6 +136,7 @@ class NodeContext(Struct):
     token_max_age: float = 86_400.0  # seconds after which a token is renewed, however long it is valid
     ownership_notice: float = 30.0  # seconds before an event reports a slow ownership change
     own_devices: DeviceDirectory | None = None
+    has_container_runtime: bool = False  # that pulls images
 
     @property
     def devices(self) -> DeviceDirectory:
@@ -293,9 +294,13 @@ def check_no_backsteps(path: str, prefix: str) -> None:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """With its parents. The mode does not depend on the umask."""
+    """With its parents. The mode does not depend on the umask.
+
+    After a restart a volume may be mounted there: its own root keeps its mode.
+    """
     os.makedirs(path, exist_ok=True)
-    os.chmod(path, mode)
+    if not mounting.is_mount(path):
+        os.chmod(path, mode)
 
 
 def remove_volume(path: str) -> None:

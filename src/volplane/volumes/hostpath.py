@@ -59,7 +59,8 @@ class HostPathPlugin(VolumePlugin):
     async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
         source = _get_source(spec)
         check_no_backsteps(source.path, f"invalid HostPath `{source.path}`:")
-        if _is_device_path(source.path):
+        # /dev itself is filled when a container gets it: built-in images run without.
+        if _is_below_devices(source.path):
             await self.context.devices.fill()
         await self.run_in_thread(check_path_type, self.path(spec), source.type or "", source.path)
 
@@ -102,6 +103,10 @@ def _create(path: str, *, directory: bool) -> None:
         os.fchmod(descriptor, 0o644)
     finally:
         os.close(descriptor)
+
+
+def _is_below_devices(path: str) -> bool:
+    return os.path.normpath(path).startswith(f"{DEVICES}/")
 
 
 def _is_device_path(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""image: the files of an OCI image. Only a container runtime can pull one, and this node has none."""
+"""image: the files of an OCI image. A container runtime pulls and mounts it when a container is created."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from volplane.volumes.base import PodVolumeRef, PodVolumeSpec, VolumeOperationEr
 
 
 class ImagePlugin(VolumePlugin):
+    """Nothing is mounted here, so that nothing is left to unmount, and nothing to find after a restart."""
+
     name = "kubernetes.io/image"
 
     def supports(self, source: Volume, volume: PersistentVolume | None) -> bool:
@@ -15,7 +17,12 @@ class ImagePlugin(VolumePlugin):
     def is_readonly(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return True
 
+    def path(self, spec: PodVolumeSpec) -> str:
+        return ""
+
     async def publish(self, spec: PodVolumeSpec, *, again: bool = False) -> None:
+        if self.context.has_container_runtime:
+            return
         image = spec.source.image
         assert image is not None
         raise VolumeOperationError(

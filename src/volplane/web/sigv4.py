@@ -19,6 +19,10 @@ END = "aws4_request"
 _PLAIN = "-_.~"
 
 
+class NoAwsKeys(Exception):
+    """There are no keys to sign with; the message says what to do."""
+
+
 class AwsKeys(Struct, frozen=True):
     access: str
     secret: str

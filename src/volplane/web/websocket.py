@@ -23,7 +23,7 @@ from volplane.web.stream import Stream
 
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455
 MAX_MESSAGE = 32 << 20
-GOODBYE = 1.0  # seconds for the peer to return a close
+CLOSE_TIMEOUT = 1.0  # seconds for the peer to return a close
 GREETING = 0.5  # seconds for the peer to answer a first ping
 
 
@@ -80,7 +80,7 @@ class WebSocket:
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Send a close and wait a moment for the peer's."""
         with suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(GOODBYE):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 if self._frames.state is ConnectionState.OPEN:
                     await self._write(CloseConnection(code=code, reason=reason))
                 if self._receiving:

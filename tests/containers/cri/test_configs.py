@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from ipaddress import IPv4Network
+from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from volplane.api.core import (
     Container,
@@ -21,22 +23,24 @@ from volplane.api.core import (
 )
 from volplane.api.meta import ObjectMeta
 from volplane.node.containers.base import CgroupLimits, ContainerDevice, ContainerSpec, Mount
-from volplane.node.containers.cri import v1
+from volplane.node.containers.cri import cgroups, v1
 from volplane.node.containers.cri.cni import make_network
 from volplane.node.containers.cri.container_config import MASKED_PATHS, make_container_config
 from volplane.node.containers.cri.image_plan import StoredImage, bytes_to_free, choose_images
+from volplane.node.containers.cri.labels import node_digest
+from volplane.node.containers.cri.runtime import find_unknown_stop_signal
 from volplane.node.containers.cri.runtime_info import (
     find_problem,
     read_cni_directories,
     read_systemd_cgroups,
 )
 from volplane.node.containers.cri.sandbox_config import (
-    ResolvConf,
     SandboxInputs,
+    cgroup_parent,
     make_dns_config,
     make_sandbox_config,
-    parse_resolv_conf,
 )
+from volplane.node.network.resolv_conf import ClusterDns, ResolvConf, parse_resolv_conf
 from volplane.node.pods.cgroup_limits import make_limits, oom_score
 from volplane.node.pods.environment import ContainerConfigError
 from volplane.node.pods.security_context import check_image_user
@@ -53,7 +57,7 @@ def make_pod(**spec: object) -> Pod:
 
 def test_a_sandbox_carries_its_pod_and_its_node() -> None:
     config = make_sandbox_config(make_pod(), 2, INPUTS)
-    assert (config.metadata.name, config.metadata.uid, config.metadata.attempt) == ("web-0", "u-1", 2)
+    assert (config.metadata.name, config.metadata.attempt) == ("web-0", 2)
     assert config.hostname == "web-0"
     assert dict(config.labels) == {
         "app": "web",
@@ -66,11 +70,48 @@ def test_a_sandbox_carries_its_pod_and_its_node() -> None:
     assert config.linux.cgroup_parent.endswith("/podu-1")
     other = make_sandbox_config(make_pod(), 2, SandboxInputs("/data/n/2", "", ""))
     assert other.linux.cgroup_parent != config.linux.cgroup_parent
+    # The runtime's names of sandboxes contain the uid: a copied data directory has the same pods.
+    assert config.metadata.uid.startswith("u-1-")
+    assert other.metadata.uid != config.metadata.uid
 
 
 def test_a_slice_is_the_cgroup_of_a_runtime_with_systemd() -> None:
     config = make_sandbox_config(make_pod(), 0, SandboxInputs("/data/n/1", "", "", systemd_cgroups=True))
     assert config.linux.cgroup_parent.endswith("-podu_1.slice")
+
+
+@pytest.mark.parametrize("hierarchies", [(), ("cpu", "memory", "systemd")], ids=["v2", "v1"])
+@pytest.mark.parametrize("systemd", [False, True])
+def test_the_cgroups_of_a_pod_are_removed_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hierarchies: tuple[str, ...], systemd: bool
+) -> None:
+    """cgroup v2 has one hierarchy, v1 several; a directory stands for each cgroup."""
+    monkeypatch.setattr(cgroups, "CGROUPS", str(tmp_path))
+    roots = [tmp_path / name for name in hierarchies] or [tmp_path]
+    own, other, busy = (
+        cgroups.find_path(cgroup_parent(uid, "/data/n/1", systemd=systemd)) for uid in ("u-1", "u-2", "u-3")
+    )
+    digest = node_digest("/data/n/1")
+    assert own == (
+        f"volplane.slice/volplane-{digest}.slice/volplane-{digest}-podu_1.slice"
+        if systemd
+        else f"volplane/{digest}/podu-1"
+    )
+    for root in roots:
+        for path in (own, other, f"{busy}/container"):
+            (root / path).mkdir(parents=True)
+    cgroups.remove_pod("u-1", "/data/n/1")
+    cgroups.remove_pod("u-3", "/data/n/1")  # not empty: it stays
+    for root in roots:
+        assert not (root / own).exists()
+        assert (root / other).exists()
+        assert (root / busy / "container").exists()
+        (root / busy / "container").rmdir()
+    for uid in ("u-2", "u-3"):
+        cgroups.remove_pod(uid, "/data/n/1")
+    cgroups.remove_node("/data/n/1")
+    for root in roots:
+        assert [path.name for path in root.iterdir() if path.name not in hierarchies] == []
 
 
 def test_a_pod_in_the_hosts_namespaces_has_neither_host_name_nor_port_mappings() -> None:
@@ -106,6 +147,18 @@ def test_the_runtime_copies_the_machines_resolver_unless_the_pod_has_its_own() -
     alone = make_dns_config(make_pod(dns_policy="None", dns_config=own), MACHINE)
     assert alone is not None
     assert list(alone.servers) == ["1.1.1.1"]
+
+
+def test_a_sandbox_finds_the_names_of_the_cluster() -> None:
+    inputs = structs.replace(INPUTS, cluster_dns=ClusterDns(("169.254.96.1",), "cluster.local"))
+    config = make_sandbox_config(make_pod(dns_policy="ClusterFirst"), 0, inputs)
+    assert list(config.dns_config.servers) == ["169.254.96.1"]
+    assert list(config.dns_config.searches) == [
+        "default.svc.cluster.local",
+        "svc.cluster.local",
+        "cluster.local",
+    ]
+    assert list(config.dns_config.options) == ["ndots:5"]
 
 
 def test_a_resolv_conf_is_read() -> None:
@@ -145,6 +198,25 @@ def test_a_container_has_its_mounts_devices_and_limits() -> None:
     assert security.seccomp.localhost_ref == "/profiles/x.json"
     assert security.run_as_user.value == 1
     assert tuple(security.masked_paths) == MASKED_PATHS
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("", v1.RUNTIME_DEFAULT),
+        ("SIGTERM", v1.SIGTERM),
+        ("SIGRTMIN+1", v1.SIGRTMINPLUS1),
+        ("SIGRTMAX-14", v1.SIGRTMAXMINUS14),
+    ],
+)
+def test_the_stop_signal_is_passed_to_the_runtime(name: str, expected: int) -> None:
+    spec = ContainerSpec(id="a_b_0", stop_signal=name, log_path="/logs/x")
+    config = make_container_config(spec, root="", log_directory="/logs")
+    assert config.stop_signal == expected
+    kept = v1.ContainerStatus(annotations=config.annotations)
+    assert find_unknown_stop_signal(kept) == name  # the runtime does not know the field
+    kept.stop_signal = config.stop_signal
+    assert find_unknown_stop_signal(kept) == ""
 
 
 def test_a_privileged_container_sees_all_of_proc() -> None:

@@ -239,7 +239,7 @@ async def test_a_node_without_the_group_or_a_name_is_nobody(served: Any) -> None
         person(w.api.server, "system:node:", "system:nodes") as nameless,
     ):
         assert (await pretender.get("/api/v1/nodes/n1")).status == 403
-        reported = (await nameless.get("/api/v1/services")).message
+        reported = (await nameless.get("/api/v1/pods")).message
         assert reported.endswith('unknown node for user "system:node:"')
 
 

@@ -420,7 +420,7 @@ async def test_the_schema_is_published(served: Any) -> None:
         assert schema["properties"]["spec"]["properties"]["size"] == size
         assert schema["properties"]["spec"]["properties"]["port"]["anyOf"] == [INTEGER, STRING]
         meta = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
-        assert schema["properties"]["metadata"] == {"$ref": meta}
+        assert schema["properties"]["metadata"]["allOf"] == [{"$ref": meta}]
         assert schema["x-kubernetes-group-version-kind"] == [patch["x-kubernetes-group-version-kind"]]
         assert meta.rpartition("/")[2] in document["components"]["schemas"]
         old = (await api.get("/openapi/v2")).json["definitions"]

@@ -148,6 +148,12 @@ def _named(name: str) -> Json:
             " | self.b == ''\n | ....^",
             id="rules must compile",
         ),
+        pytest.param(
+            definition(version(spec=_ruled("self.a.contains(self.a)"))),
+            "openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule: Forbidden: estimated rule "
+            "cost exceeds budget by factor of more than 100x (try simplifying the rule, or adding maxItems",
+            id="rules must not cost too much",
+        ),
     ],
 )  # fmt: skip
 async def test_a_definition_is_refused(served: Any, given: Json, words: str) -> None:

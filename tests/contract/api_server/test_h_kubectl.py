@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.contract.api_server.definitions import INTEGER, define, obj, version
+
 pytestmark = pytest.mark.peer("kubectl")
 
 SNAPSHOT = """
@@ -100,3 +102,18 @@ async def test_snapshot_kinds_with_kubectl(served: Any, tmp_path: Path) -> None:
         assert (await kubectl("delete", "-f", manifest)).count("deleted") == 6
         gone = await kubectl("get", "volumesnapshots.snapshot.storage.k8s.io", fails=True)
         assert "the server doesn't have a resource type" in gone or "could not find" in gone
+
+
+async def test_kubectl_explains_what_every_custom_object_has(served: Any, tmp_path: Path) -> None:
+    """What Kubernetes' own tests look for in the output."""
+    async with served() as api:
+        kubectl = Kubectl(api.server.kubeconfig, tmp_path)
+        spec = {**obj(size=INTEGER), "description": "Specification of Foo"}
+        schema = {**obj(spec=spec), "description": "Foo for testing"}
+        await define(api, {**version(), "schema": {"openAPIV3Schema": schema}})
+        text = " ".join((await kubectl("explain", "widgets")).split())
+        for part in ("Foo for testing", "apiVersion <string> APIVersion defines", "Specification of Foo"):
+            assert part in text
+        text = " ".join((await kubectl("explain", "widgets.metadata")).split())
+        for part in ("Standard object's metadata", "<string> CreationTimestamp is a timestamp"):
+            assert part in text

@@ -30,8 +30,8 @@ from volplane.controllers.attachdetach.controller import AttachDetach
 from volplane.controllers.podgc.controller import PodGarbage
 from volplane.csi import v1
 from volplane.csi.client import Caller, CsiChannel
-from volplane.sidecars import attacher
-from volplane.sidecars.attacher import AttacherOptions
+from volplane.sidecars.attacher import service as attacher
+from volplane.sidecars.attacher.settings import AttacherOptions
 
 ONLY = "--controllers=persistentvolume-attach-detach-controller"
 FINALIZER = "external-attacher/test-csi-example-com"

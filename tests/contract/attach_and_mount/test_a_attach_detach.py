@@ -351,6 +351,23 @@ async def test_driver_with_attachrequired_false_no_va_nothing_in_volumes_attache
         assert p.calls("ControllerPublishVolume") == 0
 
 
+async def test_a_driver_that_turns_out_to_need_no_attach_loses_its_attachment() -> None:
+    """The CSIDriver is created after the pod, for whose volume an attachment was requested."""
+    async with plant("a", working=("controller",)) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        await until(p.attachments, LONG)
+        free = {"metadata": {"name": NAME}, "spec": {"attachRequired": False}}
+        await p.client.create(codec.convert(CSIDriver, free))
+
+        async def gone() -> bool:
+            return await p.attachments() == []
+
+        await until(gone, LONG)
+        await p.client.delete(CSIDriver, NAME)
+        await until(p.attachments, LONG)
+
+
 async def test_volume_handle_containing_a_caret_is_not_misparsed() -> None:
     """The detach is made from the volume object; what is known by such a name alone is left."""
     async with plant("a") as p:

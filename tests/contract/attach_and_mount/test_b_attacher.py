@@ -15,7 +15,7 @@ from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import NAME, Fail, Hold, Lose
 from tests.support.timing import GRAIN, is_virtual, rest
-from volplane.api import codec
+from volplane.api import codec, names
 from volplane.api.annotations import ATTACHMENT_NODE_ID_ANNOTATION
 from volplane.api.coordination import Lease
 from volplane.api.core import Node, PersistentVolume, Secret
@@ -312,7 +312,7 @@ async def test_two_replicas_only_the_leader_calls_rpcs() -> None:
     if is_virtual():
         quick = {}  # as they come: fifteen seconds, ten and five
     async with plant("a", settings={**elected, **quick}) as p:
-        lease = f"external-attacher-leader-{NAME}"
+        lease = f"external-attacher-leader-{names.sanitize_driver(NAME)}"
 
         async def led() -> str:
             found = await p.client.find(Lease, lease, "kube-system")

@@ -16,7 +16,7 @@ from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.controllers.snapshot import role
 from volplane.rules import snapshots
-from volplane.sidecars import snapshotter
+from volplane.sidecars.snapshotter import service as snapshotter
 
 QUICK = {"retry_interval_start": 0.05}
 NONE: Mapping[str, Any] = MappingProxyType({})

@@ -22,7 +22,7 @@ from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.api.storage import CSINode
 from volplane.base import metrics
 from volplane.controllers.expand.controller import Expansion
-from volplane.sidecars import resizer
+from volplane.sidecars.resizer import service as resizer
 
 both = pytest.mark.both
 DRIVER, PLUGIN = "ebs.csi.aws.com", "kubernetes.io/aws-ebs"

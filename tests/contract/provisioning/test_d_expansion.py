@@ -20,7 +20,7 @@ from volplane.api.meta import ObjectMeta
 from volplane.csi.outcome import Code
 from volplane.loops.controller import Unsupported
 from volplane.rules import resizing
-from volplane.sidecars import resizer
+from volplane.sidecars.resizer import service as resizer
 
 both = pytest.mark.both
 

@@ -19,7 +19,7 @@ from volplane.api.meta import ObjectMeta
 from volplane.api.storage import VolumeAttributesClass
 from volplane.controllers.protection.controller import AttributesProtection
 from volplane.csi.outcome import Code
-from volplane.sidecars import resizer
+from volplane.sidecars.resizer import service as resizer
 
 both = pytest.mark.both
 

@@ -15,7 +15,8 @@ from volplane.base import metrics
 from volplane.base.settings import flags
 from volplane.controllers.snapshot import role
 from volplane.loops.controller import Unsupported
-from volplane.sidecars import resizer, snapshotter
+from volplane.sidecars.resizer import service as resizer
+from volplane.sidecars.snapshotter import service as snapshotter
 
 pytestmark = pytest.mark.virtual
 

@@ -29,7 +29,7 @@ from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.csi.outcome import Code
 from volplane.rules import snapshots
-from volplane.sidecars import snapshotter
+from volplane.sidecars.snapshotter import service as snapshotter
 
 both = pytest.mark.both
 

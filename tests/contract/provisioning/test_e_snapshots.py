@@ -35,7 +35,7 @@ from volplane.controllers.snapshot.controller import VolumeSnapshots
 from volplane.csi.outcome import Code
 from volplane.loops.controller import Unsupported
 from volplane.rules import snapshots
-from volplane.sidecars import snapshotter
+from volplane.sidecars.snapshotter import service as snapshotter
 
 both = pytest.mark.both
 

@@ -243,3 +243,109 @@ async def test_a_template_never_changes() -> None:
             await around.client.patch(Job, "work", "default", merge=patch)
         assert "field is immutable" in str(refused.value)
         await around.client.patch(Job, "work", "default", merge={"spec": {"parallelism": 3}})
+
+
+async def test_an_index_that_failed_too_often_does_not_stop_the_others() -> None:
+    async with bench() as b:
+        spec = {"completionMode": "Indexed", "completions": 3, "parallelism": 3, "backoffLimitPerIndex": 1}
+        await b.client.create(job(**spec))
+        zero, one, two = await b.active(3)
+        await b.end(one, phase="Failed")
+        *_, again = [p for p in await b.active(3) if p.name not in (zero.name, two.name)]
+        assert again.metadata.annotations["batch.kubernetes.io/job-index-failure-count"] == "1"
+        await b.end(again, phase="Failed")
+        await b.end(zero, two)
+        held = await b.is_over("Failed")
+        assert (held.status.completed_indexes, held.status.failed_indexes) == ("0,2", "1")
+        assert (held.status.succeeded, held.status.failed) == (2, 2)
+        assert held.status.conditions[-1].reason == "FailedIndexes"
+
+
+async def test_a_job_that_is_created_again_adopts_its_pods() -> None:
+    async with bench(GarbageCollector) as b:
+        manual = {"manualSelector": True, "selector": {"matchLabels": {"app": "work"}}}
+        template = {
+            "metadata": {"labels": {"app": "work"}},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "a"}]},
+        }
+        await b.client.create(job(**manual, template=template))
+        (pod,) = await b.active(1)
+        await b.client.delete(Job, "work", "default", propagation="Orphan")
+
+        async def is_free() -> bool:
+            held = await b.client.get(Pod, pod.name, "default")
+            return not held.metadata.owner_references and not held.metadata.finalizers
+
+        await until(is_free)
+        again = await b.client.create(job(**manual, template=template))
+
+        async def is_adopted() -> bool:
+            held = await b.client.get(Pod, pod.name, "default")
+            return [r.uid for r in held.metadata.owner_references] == [again.uid]
+
+        await until(is_adopted)
+        (adopted,) = await b.active(1)
+        assert (adopted.uid, adopted.metadata.finalizers) == (pod.uid, (FINALIZER,))
+        await b.end(adopted)
+        held = await b.is_over("Complete")
+        assert held.status.succeeded == 1
+
+
+WRONG_POLICIES = {
+    "not indexed": (
+        {"backoffLimitPerIndex": 1},
+        "spec.backoffLimitPerIndex: Invalid value: 1: requires indexed completion mode",
+    ),
+    "no limit of each index": (
+        {"maxFailedIndexes": 1, "completionMode": "Indexed", "completions": 2},
+        "spec.backoffLimitPerIndex: Required value: when maxFailedIndexes is specified",
+    ),
+    "more than there are": (
+        {"maxFailedIndexes": 3, "backoffLimitPerIndex": 1, "completionMode": "Indexed", "completions": 2},
+        "spec.maxFailedIndexes: Invalid value: 3: must be less than or equal to completions",
+    ),
+    "success of what is not indexed": (
+        {"successPolicy": {"rules": [{"succeededCount": 1}]}},
+        "requires indexed completion mode",
+    ),
+    "no success rules": (
+        {"successPolicy": {"rules": []}, "completionMode": "Indexed", "completions": 2},
+        "at least one rules must be specified when the successPolicy is specified",
+    ),
+    "an empty success rule": (
+        {"successPolicy": {"rules": [{}]}, "completionMode": "Indexed", "completions": 2},
+        "at least one of succeededCount or succeededIndexes must be specified",
+    ),
+    "indexes out of order": (
+        {
+            "successPolicy": {"rules": [{"succeededIndexes": "1,0"}]},
+            "completionMode": "Indexed",
+            "completions": 2,
+        },
+        "error parsing succeededIndexes: non-increasing order, previous: 1, current: 0",
+    ),
+    "an index that does not exist": (
+        {
+            "successPolicy": {"rules": [{"succeededIndexes": "0-5"}]},
+            "completionMode": "Indexed",
+            "completions": 2,
+        },
+        'error parsing succeededIndexes: too large index: "5"',
+    ),
+    "more successes than indexes": (
+        {
+            "successPolicy": {"rules": [{"succeededIndexes": "0", "succeededCount": 2}]},
+            "completionMode": "Indexed",
+            "completions": 2,
+        },
+        "must be less than or equal to 1 (the number of indexes in the specified succeededIndexes field)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "text"), WRONG_POLICIES.values(), ids=WRONG_POLICIES)
+async def test_the_server_refuses_policies_that_cannot_hold(spec: dict[str, Any], text: str) -> None:
+    async with world() as around:
+        with pytest.raises(Invalid) as refused:
+            await around.client.create(job(**spec))
+        assert text in refused.value.message

@@ -14,6 +14,7 @@ from volplane.api.core import EnvVar, Pod, PodStatus
 from volplane.base import clock
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job import plan as jobs
+from volplane.controllers.job.index_failures import FAILURE_COUNT, IGNORED_COUNT
 from volplane.rules.steps import RecordEvent
 from volplane.rules.waits import Wait, WaitReason
 
@@ -33,6 +34,7 @@ def job(status: dict[str, Any] | None = None, **spec: Any) -> Job:
             "backoffLimit": 6,
             "completionMode": "NonIndexed",
             "podReplacementPolicy": "TerminatingOrFailed",
+            "selector": {},
             "template": {"spec": {"containers": [{"name": "c"}], "restartPolicy": "Never"}},
             **spec,
         },
@@ -88,7 +90,7 @@ def describe_steps(steps: list[jobs.Step]) -> list[str]:
     return said
 
 
-def status_of(steps: list[jobs.Step]) -> JobStatus:
+def status_of(steps: list[Any]) -> JobStatus:
     (report,) = [s for s in steps if isinstance(s, jobs.SetJobStatus)]
     return report.status
 
@@ -368,3 +370,142 @@ def test_a_container_that_has_the_index_already_is_left_alone() -> None:
     template = structs.replace(wanted.spec.template, spec=structs.replace(spec, containers=containers))
     own = structs.replace(wanted, spec=structs.replace(wanted.spec, template=template))
     assert jobs.new_pod(own, 3).spec.containers[0].env == (variable,)
+
+
+# Failures per index
+
+
+def per_index(status: dict[str, Any] | None = None, **spec: Any) -> Job:
+    return indexed_job(status, **{"backoffLimitPerIndex": 1, "backoffLimit": 2**31 - 1, **spec})
+
+
+def with_counts(of: Pod, failed: int = 0, ignored: int = 0) -> Pod:
+    counts = {FAILURE_COUNT: str(failed), IGNORED_COUNT: str(ignored)}
+    metadata = structs.replace(of.metadata, annotations={**of.metadata.annotations, **counts})
+    return structs.replace(of, metadata=metadata)
+
+
+def created(steps: list[Any]) -> dict[str, str]:
+    """Index → how often it has failed, of the pods that are created."""
+    notes = [s.pod.metadata.annotations for s in steps if isinstance(s, jobs.CreatePod)]
+    return {n[indexes.ANNOTATION]: f"{n[FAILURE_COUNT]}+{n.get(IGNORED_COUNT, '0')}" for n in notes}
+
+
+def test_the_first_pod_of_an_index_has_not_failed() -> None:
+    assert created(run(per_index(completions=2, parallelism=2))) == {"0": "0+0", "1": "0+0"}
+
+
+def test_a_failed_pod_is_kept_until_its_replacement_carries_the_number() -> None:
+    wanted = per_index(completions=1)
+    steps = run(wanted, pod("a", "Failed", index=0))
+    assert describe_steps(steps) == ["+0"]
+    assert created(steps) == {"0": "1+0"}
+    assert status_of(steps).failed_indexes == ""
+    # Its replacement exists: it is counted and let go.
+    steps = run(wanted, pod("a", "Failed", index=0), with_counts(pod("b", index=0), 1))
+    assert describe_steps(steps) == ["~a"]
+    assert status_of(steps).uncounted_terminated_pods == UncountedTerminatedPods(failed=("a",))
+
+
+def test_each_index_waits_for_its_own_backoff() -> None:
+    wanted = per_index(completions=2, parallelism=2, backoffLimitPerIndex=5)
+    young = with_counts(pod("a", "Failed", index=0, ago=3), 2)
+    old = with_counts(pod("b", "Failed", index=1, ago=50), 2)
+    steps = run(wanted, young, old)
+    assert created(steps) == {"1": "3+0"}
+    (wait,) = [s for s in steps if isinstance(s, Wait)]
+    assert (wait.reason, wait.seconds) == (WaitReason.POD_FAILURE_BACKOFF, 37.0)
+
+
+def test_an_index_fails_after_its_limit_and_the_others_go_on() -> None:
+    wanted = per_index(completions=3, parallelism=3)
+    steps = run(wanted, with_counts(pod("a", "Failed", index=1), 1))
+    assert describe_steps(steps) == ["~a", "+0", "+2"]
+    assert status_of(steps).failed_indexes == "1"
+
+
+def test_the_last_of_several_failed_pods_is_kept() -> None:
+    wanted = per_index(completions=1, backoffLimitPerIndex=9)
+    pods = [
+        with_counts(pod("a", "Failed", index=0, ago=900), 3),
+        with_counts(pod("b", "Failed", index=0, ago=800), 4),
+        with_counts(pod("c", "Failed", index=0, ago=950), 2),
+    ]
+    steps = run(wanted, *pods)
+    assert created(steps) == {"0": "5+0"}
+    assert sorted(s for s in describe_steps(steps) if s.startswith("~")) == ["~a", "~c"]
+
+
+def test_a_job_with_failed_indexes_fails_when_all_others_are_done() -> None:
+    wanted = per_index({"completedIndexes": "0", "succeeded": 1, "failedIndexes": "1"}, completions=2)
+    (condition,) = status_of(run(wanted)).conditions[:1]
+    assert (condition.type, condition.reason, condition.message) == (
+        "FailureTarget",
+        "FailedIndexes",
+        "Job has failed indexes",
+    )
+
+
+def test_a_job_fails_with_more_failed_indexes_than_allowed() -> None:
+    wanted = per_index({"failedIndexes": "0,1"}, completions=5, maxFailedIndexes=1)
+    (condition, *_) = status_of(run(wanted, pod("a", index=2))).conditions
+    assert condition.reason == "MaxFailedIndexesExceeded"
+    allowed = per_index({"failedIndexes": "0,1"}, completions=5, maxFailedIndexes=2)
+    assert status_of(run(allowed, pod("a", index=2))).conditions == ()
+
+
+def test_a_rule_fails_an_index_at_once_or_ignores_a_failure() -> None:
+    rules = [
+        {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}},
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [43]}},
+    ]
+    wanted = per_index(
+        completions=2, parallelism=2, podFailurePolicy={"rules": rules}, podReplacementPolicy="Failed"
+    )
+    steps = run(wanted, pod("a", "Failed", index=0, exit_code=42), pod("b", "Failed", index=1, exit_code=43))
+    assert status_of(steps).failed_indexes == "0"
+    assert created(steps) == {"1": "0+1"}
+
+
+def test_failures_that_await_replacement_count_for_the_limit_of_the_job() -> None:
+    wanted = per_index({"failed": 1}, completions=2, parallelism=2, backoffLimit=1, backoffLimitPerIndex=5)
+    (condition, *_) = status_of(run(wanted, pod("a", "Failed", index=0))).conditions
+    assert condition.reason == "BackoffLimitExceeded"
+
+
+def test_a_success_rule_about_indexes_that_no_longer_exist_does_not_hold() -> None:
+    rule = {"succeededIndexes": "7-9"}
+    wanted = indexed_job({"completedIndexes": "0", "succeeded": 1}, successPolicy={"rules": [rule]})
+    assert status_of(run(wanted, pod("a", index=2))).conditions == ()
+
+
+# Adoption
+
+
+def test_a_job_adopts_matching_pods_and_counts_them() -> None:
+    wanted = job(selector={"matchLabels": {"app": "x"}})
+    other, orphan, ended = (pod(name, tracked=False) for name in ("other", "orphan", "ended"))
+    orphan, ended = (
+        structs.replace(p, metadata=structs.replace(p.metadata, labels={"app": "x"}, owner_references=()))
+        for p in (orphan, ended)
+    )
+    ended = structs.replace(ended, status=structs.replace(ended.status, phase="Succeeded"))
+    steps = list(jobs.plan(wanted, [], NOW, [other, orphan, ended]))
+    assert [s.orphan.name for s in steps if isinstance(s, jobs.AdoptObject)] == ["orphan", "ended"]
+    assert status_of(steps).uncounted_terminated_pods == UncountedTerminatedPods(succeeded=("ended",))
+    assert not any(isinstance(s, jobs.CreatePod) for s in steps)
+
+
+def test_a_job_adopts_a_pod_that_has_its_finalizer() -> None:
+    wanted = job(selector={"matchLabels": {"app": "x"}})
+    ended = pod("ended")
+    meta = structs.replace(ended.metadata, labels={"app": "x"}, owner_references=())
+    ended = structs.replace(ended, metadata=meta, status=structs.replace(ended.status, phase="Succeeded"))
+    steps = list(jobs.plan(wanted, [], NOW, [ended]))
+    assert [s.orphan.name for s in steps if isinstance(s, jobs.AdoptObject)] == ["ended"]
+    assert status_of(steps).uncounted_terminated_pods == UncountedTerminatedPods(succeeded=("ended",))
+
+
+def test_a_finished_job_adopts_nothing() -> None:
+    over = job({"conditions": [{"type": "Complete", "status": "True"}]})
+    assert list(jobs.plan(over, [], NOW, [pod("a", tracked=False)])) == []

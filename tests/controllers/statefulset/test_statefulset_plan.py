@@ -408,7 +408,7 @@ def test_orphans_with_our_name_and_labels_are_adopted_before_anything_is_made() 
 def test_a_pod_that_no_longer_matches_is_let_go() -> None:
     stray = structs.replace(pod(SET, 0), metadata=structs.replace(pod(SET, 0).metadata, labels={"app": "x"}))
     steps = list(sts.plan(view(SET, stray)))
-    assert sts.ReleasePod(stray) in steps
+    assert sts.ReleaseObject(stray) in steps
     assert describe_steps(steps) == ["+0"]
 
 

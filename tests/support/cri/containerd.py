@@ -1,4 +1,6 @@
-"""Debian's containerd as a process of the test, with its own socket, directories, CNI network and registries.
+"""containerd as a process of the test, with its own socket, directories, CNI network and registries.
+
+It is Debian's, or a newer one from the peers, which mounts images as volumes and reports container events.
 
 It needs no settings of the machine, and leaves nothing on it: no shim, mount, network or cgroup.
 """
@@ -24,6 +26,7 @@ NAMESPACE = "k8s.io"  # of the containers that CRI makes
 PAUSE = "registry.k8s.io/pause:3.10"
 HANDLERS = ("runc", "crun")
 NEEDED = ("containerd", *HANDLERS, "docker-registry", "busybox", "ip")
+NEWER = ("containerd-2", "containerd-shim-runc-v2")
 CGROUPS = Path("/sys/fs/cgroup")
 CNI_PROGRAMS = "/usr/lib/cni"
 CNI_CACHE = Path("/var/lib/cni/results")  # containerd has no setting for it
@@ -39,6 +42,8 @@ disabled_plugins = [
 ]
 [grpc]
   address = "{socket}"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
 [plugins."io.containerd.internal.v1.opt"]
   path = "{directory}/opt"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -71,13 +76,20 @@ exec unshare --mount --propagation unchanged sh -c \
 class Containerd:
     """One runtime. It can be stopped, killed, frozen and started again; its containers go on."""
 
-    def __init__(self, directory: Path, *, network: bool = True) -> None:
+    def __init__(self, directory: Path, *, network: bool = True, newer: bool = False) -> None:
+        """`newer`: that of the peers, from its next start on."""
         self.directory = directory
+        self.newer = newer
         self.with_network = network
         self.process: subprocess.Popen[bytes] | None = None
         tag = hashlib.sha256(str(directory).encode()).digest()
         self.bridge = f"vpt{tag.hex()[:10]}"
         self.subnet = f"10.{200 + tag[0] % 50}.{tag[1]}"
+
+    @property
+    def handlers(self) -> tuple[str, ...]:
+        """The OCI runtimes that can start its containers; Debian's crun is too old for a newer one."""
+        return ("runc",) if self.newer else HANDLERS
 
     @property
     def socket(self) -> Path:
@@ -154,10 +166,12 @@ class Containerd:
 
     def start(self) -> None:
         with (self.directory / "log").open("ab") as log:
+            program = peers.path(NEWER[0]) if self.newer else "containerd"
             self.process = subprocess.Popen(
-                ["containerd", "--config", str(self.directory / "config.toml")],
+                [program, "--config", str(self.directory / "config.toml")],
                 stdout=log,
                 stderr=log,
+                env={**os.environ, "PATH": _find_search_path(newer=self.newer)},
                 start_new_session=True,
             )
         wait_until("containerd answers", self._answers, 30)
@@ -266,6 +280,12 @@ class Containerd:
             remove_cgroups(_find_cgroups(task))
 
 
+def _find_search_path(*, newer: bool) -> str:
+    """Where containerd finds its shim."""
+    own = [os.path.dirname(peers.path(NEWER[1]))] if newer else []
+    return os.pathsep.join((*own, os.environ["PATH"]))
+
+
 def _has_two_cgroup_versions() -> bool:
     with suppress(OSError):
         return bool((CGROUPS / "unified" / "cgroup.controllers").read_text().strip())
@@ -326,10 +346,12 @@ def run(*command: str) -> str:
 
 
 @contextmanager
-def run_containerd(registries: Mapping[str, str], *, network: bool = True) -> Iterator[Containerd]:
+def run_containerd(
+    registries: Mapping[str, str], *, network: bool = True, newer: bool = False
+) -> Iterator[Containerd]:
     """A runtime that fetches the images of registries from these URLs."""
     # A short path: that of a socket has at most 107 characters.
-    runtime = Containerd(Path(tempfile.mkdtemp(prefix="cri-")), network=network)
+    runtime = Containerd(Path(tempfile.mkdtemp(prefix="cri-")), network=network, newer=newer)
     try:
         runtime.configure()
         for name, url in registries.items():

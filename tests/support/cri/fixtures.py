@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support import peers
 from tests.support.cri import image
-from tests.support.cri.containerd import NEEDED, PAUSE, Containerd, run_containerd
+from tests.support.cri.containerd import NEEDED, NEWER, PAUSE, Containerd, run_containerd
 from tests.support.cri.registry import Registry, run_registry
 
 PRIVATE = "registry.example.com"  # the name of the registry with a password
@@ -50,14 +51,43 @@ def private_registry() -> Iterator[Registry]:
         yield registry
 
 
+# Run all tests with the runtime of `newer_containerd`.
+ALL_NEWER = os.environ.get("VOLPLANE_CONTAINERD") == "newer"
+
+
+@contextmanager
+def run_shared(
+    registry: Registry, private_registry: Registry, *, newer: bool = ALL_NEWER
+) -> Iterator[Containerd]:
+    if newer:
+        for program in NEWER:
+            peers.require(program)
+    registries = {"_default": registry.url, PRIVATE: private_registry.url}
+    with run_containerd(registries, newer=newer) as runtime:
+        yield runtime
+
+
 @pytest.fixture(scope="session")
 def containerd(registry: Registry, private_registry: Registry) -> Iterator[Containerd]:
     """A runtime for all tests of this worker. A test that kills or freezes it uses `own_containerd`."""
-    with run_containerd({"_default": registry.url, PRIVATE: private_registry.url}) as runtime:
+    with run_shared(registry, private_registry) as runtime:
         yield runtime
 
 
 @pytest.fixture
 def own_containerd(registry: Registry, private_registry: Registry) -> Iterator[Containerd]:
-    with run_containerd({"_default": registry.url, PRIVATE: private_registry.url}) as runtime:
+    with run_shared(registry, private_registry) as runtime:
+        yield runtime
+
+
+@pytest.fixture(scope="session")
+def newer_containerd(registry: Registry, private_registry: Registry) -> Iterator[Containerd]:
+    """A runtime that mounts images as volumes and reports container events."""
+    with run_shared(registry, private_registry, newer=True) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def own_newer_containerd(registry: Registry, private_registry: Registry) -> Iterator[Containerd]:
+    with run_shared(registry, private_registry, newer=True) as runtime:
         yield runtime

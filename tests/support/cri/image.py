@@ -207,6 +207,14 @@ def from_programs(*programs: Path | str, entrypoint: Sequence[str] = ()) -> OciI
     return OciImage((base_layer(), layer), entrypoint=tuple(entrypoint) or (os.path.abspath(paths[0]),))
 
 
+def from_peer(program: str, *tools: str) -> OciImage:
+    """A program of others in the root directory, as the entrypoint, with tools of this machine."""
+    paths = [program, *(shutil.which(tool) or tool for tool in tools)]
+    name = os.path.basename(program)
+    made = from_programs(*paths, entrypoint=[f"/{name}"])
+    return made.add_layer(build_layer(links={name: program}))
+
+
 def nginx() -> OciImage:
     """Debian's nginx with upstream's layout: pages in /usr/share/nginx/html, logs on the standard streams."""
     return OciImage(

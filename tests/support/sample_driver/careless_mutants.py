@@ -98,15 +98,60 @@ class SharesItsFileSystem(SampleDriver):
 class StatsOfTheParent(SampleDriver):
     """Looks at the path some time after it has checked it: by then another file system may be there."""
 
+    seconds = 0.1
+
     async def node_get_volume_stats(
         self, request: v1.NodeGetVolumeStatsRequest
     ) -> v1.NodeGetVolumeStatsResponse:
         reply = await super().node_get_volume_stats(request)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(self.seconds)
         await self.host.call(os.makedirs, request.volume_path, exist_ok=True)
         found = await self.host.stats(request.volume_path)
         reply.usage[0].total, reply.usage[0].available = found.capacity, found.available
         return reply
+
+
+class SlowStatsOfTheParent(StatsOfTheParent):
+    seconds = 2.0
+
+
+class SlowStats(SampleDriver):
+    """Counts for seconds, as a driver that asks a slow storage system."""
+
+    async def node_get_volume_stats(
+        self, request: v1.NodeGetVolumeStatsRequest
+    ) -> v1.NodeGetVolumeStatsResponse:
+        await asyncio.sleep(3.2)
+        return await super().node_get_volume_stats(request)
+
+
+class StatsHoldTheNode(SampleDriver):
+    """One lock for all calls of a node, also while it counts."""
+
+    def __init__(self, root: str, node: str) -> None:
+        super().__init__(root, node)
+        self._lock = asyncio.Lock()
+
+    async def node_get_volume_stats(
+        self, request: v1.NodeGetVolumeStatsRequest
+    ) -> v1.NodeGetVolumeStatsResponse:
+        async with self._lock:
+            await asyncio.sleep(1.0)
+            return await super().node_get_volume_stats(request)
+
+    async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
+        async with self._lock:
+            return await super().node_publish_volume(request)
+
+
+class StatsTakeASecond(SampleDriver):
+    """Not a bug: slow, and nothing waits for it."""
+
+    async def node_get_volume_stats(
+        self, request: v1.NodeGetVolumeStatsRequest
+    ) -> v1.NodeGetVolumeStatsResponse:
+        await asyncio.sleep(1.0)
+        return await super().node_get_volume_stats(request)
 
 
 class LeaksDescriptors(SampleDriver):
@@ -239,6 +284,10 @@ CARELESS_MUTANTS: Mapping[str, type[SampleDriver]] = {
     "swaps-stats": SwapsStats,
     "stats-in-blocks": StatsInBlocks,
     "stats-of-the-parent": StatsOfTheParent,
+    "slow-stats-of-the-parent": SlowStatsOfTheParent,
+    "slow-stats": SlowStats,
+    "stats-hold-the-node": StatsHoldTheNode,
+    "stats-take-a-second": StatsTakeASecond,
     "shares-its-file-system": SharesItsFileSystem,
     "leaks-descriptors": LeaksDescriptors,
     "leaks-threads": LeaksThreads,

@@ -15,10 +15,15 @@ from volplane.csi import v1
 PAGE = Path(__file__).parents[3] / "docs" / "write-a-driver.md"
 
 
+def page_code() -> str:
+    """The code of the page."""
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S))
+
+
 def load_page() -> types.ModuleType:
     """The code of the page as a module."""
     module = types.ModuleType("directories")
-    exec("\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)), module.__dict__)
+    exec(page_code(), module.__dict__)
     return module
 
 
@@ -48,6 +53,10 @@ class DropsHardLinks(ReplacesCopy):
 
 class DropsXattrs(ReplacesCopy):
     options = ("--no-preserve=xattr",)
+
+
+class DropsTimes(ReplacesCopy):
+    options = ("--no-preserve=timestamps",)
 
 
 class FillsHoles(ReplacesCopy):
@@ -97,6 +106,7 @@ DIRECTORY_MUTANTS: Mapping[str, Any] = {
     "drops-owners": DropsOwners,
     "drops-hard-links": DropsHardLinks,
     "drops-xattrs": DropsXattrs,
+    "drops-times": DropsTimes,
     "fills-holes": FillsHoles,
     "follows-links": FollowsLinks,
     "drops-empty-directories": DropsEmptyDirectories,

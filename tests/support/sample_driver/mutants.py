@@ -7,12 +7,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.support.sample_driver.bystander_mutants import BYSTANDER_MUTANTS
 from tests.support.sample_driver.careless_mutants import CARELESS_MUTANTS
 from tests.support.sample_driver.directory_mutants import DIRECTORY_MUTANTS
 from tests.support.sample_driver.driver import SampleDriver, key_of
 from tests.support.sample_driver.full import FullDriver
 from tests.support.sample_driver.full_mutants import FULL_MUTANTS
 from tests.support.sample_driver.sequence_mutants import SEQUENCE_MUTANTS
+from tests.support.sample_driver.size_mutants import SIZE_MUTANTS
 from volplane import sdk
 from volplane.csi import v1
 from volplane.host import filesystems
@@ -224,6 +226,8 @@ MUTANTS: Mapping[str, Callable[[str, str], sdk.Driver]] = {
     "shares-nothing": SharesNothing,
     **FULL_MUTANTS,
     **CARELESS_MUTANTS,
+    **BYSTANDER_MUTANTS,
+    **SIZE_MUTANTS,
     **DIRECTORY_MUTANTS,
     **SEQUENCE_MUTANTS,
 }

@@ -34,7 +34,8 @@ class Socket:
         """Refuse connections until `up`."""
         if self._server is not None:
             self._server.close()
-            os.unlink(self.path)
+            with suppress(FileNotFoundError):  # from Python 3.13 on the server has removed it
+                os.unlink(self.path)
             self._server = None
         await self.cut()
 

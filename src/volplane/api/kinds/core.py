@@ -33,6 +33,7 @@ KINDS = (
             Subresource("exec", CONNECT, kind="PodExecOptions"),
             Subresource("log", ("get",)),
             Subresource("portforward", CONNECT, kind="PodPortForwardOptions"),
+            Subresource("proxy", PROXY, kind="PodProxyOptions"),
             Subresource("resize"),
             STATUS,
         ),
@@ -188,7 +189,7 @@ KINDS = (
         core.Service,
         "services svc",
         categories=("all",),
-        subresources=(STATUS,),
+        subresources=(Subresource("proxy", PROXY, kind="ServiceProxyOptions"), STATUS),
         strategy="strategies.services.ServiceStrategy",
         check_name=service_problems,
         create_on_update=True,
@@ -218,14 +219,14 @@ KINDS = (
     builtin_kind(
         core.LimitRange,
         "limitranges limits",
-        strategy="strategies.limits_and_quotas.LimitRangeStrategy",
+        strategy="strategies.limitranges.LimitRangeStrategy",
         create_on_update=True,
     ),
     builtin_kind(
         core.ResourceQuota,
         "resourcequotas quota",
         subresources=(STATUS,),
-        strategy="strategies.limits_and_quotas.ResourceQuotaStrategy",
+        strategy="strategies.resourcequotas.ResourceQuotaStrategy",
         returns_deleted=True,
         columns="""
             Name

@@ -68,7 +68,7 @@ def collect(of: ApplyType, value: Any) -> Fields:
     for key in sorted(single):
         inner, part = of.inner(key), single[key]
         below = {} if key in duplicates else collect(inner, part)
-        leaf = inner.form == LEAF or part is None or not isinstance(part, dict | list | tuple) or part == {}
+        leaf = inner.form == LEAF or part == {} or split_parts(inner, part) is None
         if leaf or not below:
             if leaf or key in duplicates or of.form in (ITEMS, SET, MAP):
                 out[key] = {}

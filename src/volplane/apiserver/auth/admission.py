@@ -1,7 +1,8 @@
 """Admission plugins: they may refuse any write, in addition to the admission of its kind.
 
-The verbs call `create`, `update` and `delete` after the kind's own admission and before validation, and
-`validate_create` and `validate_update` after validation. A plugin raises an error of `api.errors` to refuse.
+The verbs call `complete` before the kind's own admission, `create`, `update` and `delete` after it and before
+validation, and `validate_create` and `validate_update` after validation. A plugin raises an error of
+`api.errors` to refuse.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from volplane.apiserver.strategy import ApiCall
 
 class AdmissionPlugin:
     """By default everything is allowed."""
+
+    def complete(self, call: ApiCall, obj: Any) -> Any:
+        """Return a new object with what its writer left out."""
+        return obj
 
     async def create(self, call: ApiCall, obj: Any) -> None:
         return None
@@ -35,31 +40,49 @@ class AdmissionPlugin:
 
 
 class AdmissionChain:
-    """Calls all plugins in order."""
+    """Calls the plugins that take part in a verb, in order."""
 
     def __init__(self) -> None:
-        self.plugins: Sequence[AdmissionPlugin] = ()
+        self.set_plugins(())
+
+    def set_plugins(self, plugins: Sequence[AdmissionPlugin]) -> None:
+        def overriding(name: str) -> list[Any]:
+            base = getattr(AdmissionPlugin, name)
+            return [getattr(plugin, name) for plugin in plugins if getattr(type(plugin), name) is not base]
+
+        self._complete = overriding("complete")
+        self._create = overriding("create")
+        self._update = overriding("update")
+        self._delete = overriding("delete")
+        self._post = overriding("post")
+        self._validate_create = overriding("validate_create")
+        self._validate_update = overriding("validate_update")
+
+    def complete(self, call: ApiCall, obj: Any) -> Any:
+        for step in self._complete:
+            obj = step(call, obj)
+        return obj
 
     async def create(self, call: ApiCall, obj: Any) -> None:
-        for plugin in self.plugins:
-            await plugin.create(call, obj)
+        for check in self._create:
+            await check(call, obj)
 
     async def update(self, call: ApiCall, old: Any, new: Any) -> None:
-        for plugin in self.plugins:
-            await plugin.update(call, old, new)
+        for check in self._update:
+            await check(call, old, new)
 
     async def delete(self, call: ApiCall, obj: Any) -> None:
-        for plugin in self.plugins:
-            await plugin.delete(call, obj)
+        for check in self._delete:
+            await check(call, obj)
 
     async def post(self, call: ApiCall, obj: Any) -> None:
-        for plugin in self.plugins:
-            await plugin.post(call, obj)
+        for check in self._post:
+            await check(call, obj)
 
     async def validate_create(self, call: ApiCall, obj: Any) -> None:
-        for plugin in self.plugins:
-            await plugin.validate_create(call, obj)
+        for check in self._validate_create:
+            await check(call, obj)
 
     async def validate_update(self, call: ApiCall, old: Any, new: Any) -> None:
-        for plugin in self.plugins:
-            await plugin.validate_update(call, old, new)
+        for check in self._validate_update:
+            await check(call, old, new)

@@ -64,6 +64,43 @@ class CertificateFiles(Struct, frozen=True):
         return self.key_path.read_bytes()
 
 
+class CertificateState(Struct, frozen=True):
+    """A certificate of a directory, for people."""
+
+    path: Path
+    expires: datetime | None = None  # None: it cannot be read
+    problem: str = ""
+
+    @property
+    def days_left(self) -> int:
+        return (self.expires - datetime.now(UTC)).days if self.expires is not None else 0
+
+
+def inspect_certificates(directory: Path) -> list[CertificateState]:
+    """All certificates of a directory, those that expire first at the beginning. Changes nothing."""
+    pairs = [_pair(directory, path.stem) for path in directory.glob("*.crt")]
+    authority = _read_certificate(_pair(directory, "ca"))
+    found = [_inspect(pair, authority) for pair in pairs]
+    return sorted(found, key=lambda state: (state.expires or datetime.min.replace(tzinfo=UTC), state.path))
+
+
+def _inspect(pair: CertificateFiles, authority: x509.Certificate | None) -> CertificateState:
+    certificate = _read_certificate(pair)
+    if certificate is None:
+        return CertificateState(pair.cert_path, problem="it cannot be read; the next start replaces it")
+    expires, problem = certificate.not_valid_after_utc, ""
+    try:
+        if load_key(pair.key_path).public_key() != certificate.public_key():
+            problem = f"{pair.key_path.name} is not its key"
+    except (OSError, ValueError) as error:
+        problem = f"its key cannot be used: {_first_sentence(error)}"
+    if not problem and authority is not None and not _is_signed_by(certificate, authority):
+        problem = "it was signed by another CA"
+    if problem and pair.cert_path.stem != "ca":
+        problem += "; the next start replaces it"
+    return CertificateState(pair.cert_path, expires, problem)
+
+
 class CertificateAuthority:
     """The CA of one data directory."""
 

@@ -23,6 +23,7 @@ from volplane.apiserver.crd.cel import (
     OptionalValue,
     types,
 )
+from volplane.apiserver.crd.cel.declared_sizes import DeclaredSize
 from volplane.apiserver.crd.cel.schema_types import type_of, value_of
 from volplane.apiserver.crd.schema import EMBEDDED, VALIDATIONS, Schema, additional_of, child_path, items_of
 from volplane.apiserver.crd.schema.correlate import ValuePair
@@ -83,18 +84,31 @@ class InvalidRule(Exception):
 
 def compile_rule(source: Mapping[str, Any], schema: Schema, *, resource: bool = False) -> CelRule:
     """Raise InvalidRule."""
+    variables = _rule_variables(source, schema, resource)
+    program = _compile_expression(source["rule"], variables, "rule", types.BOOL)
+    text = source.get("messageExpression") or ""
+    message = _compile_expression(text, variables, "messageExpression", types.STRING)
+    field = normalize_path(source["fieldPath"], schema) if source.get("fieldPath") else ""
+    return CelRule(source, program, message if text else None, field)
+
+
+def _rule_variables(source: Mapping[str, Any], schema: Schema, resource: bool) -> Mapping[str, types.CelType]:
+    """Raise InvalidRule."""
     self_type = type_of(schema, resource=resource)
     if self_type is None:
         raise InvalidRule("rule", "failed to convert to declType for CEL validation rules")
     old_type = types.optional_of(self_type) if source.get("optionalOldSelf") else self_type
-    variables = {"self": self_type, "oldSelf": old_type}
-    program = _compile_expression(source["rule"], variables, "rule", types.BOOL)
-    text = source.get("messageExpression") or ""
-    message = _compile_expression(
-        text, {"self": self_type, "oldSelf": old_type}, "messageExpression", types.STRING
-    )
-    field = normalize_path(source["fieldPath"], schema) if source.get("fieldPath") else ""
-    return CelRule(source, program, message if text else None, field)
+    return {"self": self_type, "oldSelf": old_type}
+
+
+def estimate_rule(
+    source: Mapping[str, Any], schema: Schema, size: DeclaredSize, *, resource: bool
+) -> tuple[int, int]:
+    """Return the most that a rule that compiles can cost, and its messageExpression."""
+    variables = _rule_variables(source, schema, resource)
+    texts = (source["rule"], source.get("messageExpression") or "")
+    rule, message = (cel.estimate_cost(text, variables, size) if text.strip() else 0 for text in texts)
+    return rule, message
 
 
 def _compile_expression(

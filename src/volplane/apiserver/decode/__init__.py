@@ -18,7 +18,7 @@ from volplane.apiserver.decode import protobuf
 from volplane.apiserver.decode.canonicalize import TypeMismatch, walker
 from volplane.apiserver.decode.go_errors import type_error
 from volplane.apiserver.decode.limits import MalformedBody
-from volplane.apiserver.decode.parse import parse_json
+from volplane.apiserver.decode.parse import order_by_document, order_by_key, parse_json
 from volplane.apiserver.decode.yaml_text import parse_yaml
 from volplane.web import Request
 
@@ -35,6 +35,7 @@ _SCHEME = "pkg/api/legacyscheme/scheme.go:30"
 # Upstream still accepts it: the fields are the same, and kubectl up to 1.21 sends it to drain a node.
 _OLDER_EVICTION = ("policy/v1beta1", "Eviction")
 _MAX_FINDINGS = 100
+_YAML_ERRORS = "yaml: unmarshal errors:"
 _SUMMARY = 30
 
 
@@ -49,13 +50,47 @@ def decode_body(kind: Kind, body: bytes, content_type: str, validation: str = WA
     document, findings = _document(kind, body, content_type)
     _check_type(kind, document)
     try:
-        obj, more = convert_object(kind, document)
+        obj, unknown = convert_object(kind, document)
     except Undecodable as error:
         raise _cannot_handle(kind, str(error)) from error
-    findings += more
+    findings = _ordered_findings(kind, body, content_type, findings, unknown)
     if findings and validation == STRICT:
         raise _cannot_handle(kind, f"strict decoding error: {', '.join(findings[:_MAX_FINDINGS])}")
-    return obj, findings if validation == WARN else []
+    return obj, [w for finding in findings for w in _split_finding(finding)] if validation == WARN else []
+
+
+def _split_finding(finding: str) -> list[str]:
+    """The duplicates of a YAML document are one error, but each is a warning."""
+    if not finding.startswith(_YAML_ERRORS):
+        return [finding]
+    return [line.strip() for line in finding.removeprefix(_YAML_ERRORS).strip().split("\n")]
+
+
+def _ordered_findings(
+    kind: Kind, body: bytes, content_type: str, findings: list[str], unknown: list[str]
+) -> list[str]:
+    """Duplicates (`findings`) and unknown fields in upstream's order."""
+    is_json = _media(content_type) in ("", JSON)
+    if kind.type is not None and findings and unknown and is_json:
+        ordered = order_by_document(body, [_duplicate_path(text) for text in findings], unknown)
+        return [
+            _unknown_field(path) if is_unknown else _duplicate_field(path) for path, is_unknown in ordered
+        ]
+    if kind.type is not None and not is_json:
+        unknown = order_by_key(unknown)
+    return [*findings, *map(_unknown_field, unknown)]
+
+
+def _unknown_field(path: str) -> str:
+    return f'unknown field "{path}"'
+
+
+def _duplicate_field(path: str) -> str:
+    return f'duplicate field "{path}"'
+
+
+def _duplicate_path(finding: str) -> str:
+    return finding.removeprefix('duplicate field "').removesuffix('"')
 
 
 async def decode_request(kind: Kind, request: Request, validation: str = WARN) -> tuple[Any, list[str]]:
@@ -84,28 +119,29 @@ def convert_patched(
     """Convert the result of a patch; `findings` are those of the patch itself. Raises Invalid."""
     shown = msgspec.json.encode(data).decode() if validation == STRICT else ""
     try:
-        obj, more = convert_object(kind, data)
+        obj, unknown = convert_object(kind, data)
     except Undecodable as error:
         raise _invalid_patch(shown or msgspec.json.encode(data).decode(), str(error)) from error
-    found = [*(findings or ()), *more]
+    if len(unknown) > 1 and kind.type is not None:
+        unknown = order_by_key(unknown)
+    found = [*(findings or ()), *map(_unknown_field, unknown)]
     if found and validation == STRICT:
         raise _invalid_patch(shown, f"strict decoding error: {', '.join(found[:_MAX_FINDINGS])}")
     return obj, found if validation == WARN else []
 
 
 def convert_object(kind: Kind, data: dict[str, Any]) -> tuple[Any, list[str]]:
-    """Convert plain data, which is modified, to an object of a kind. Also returns findings."""
+    """Convert plain data, which is modified, to an object of a kind. Also returns the unknown fields."""
     metadata = data.get("metadata")
     if type(metadata) is dict and metadata.get("managedFields") == []:
         metadata["managedFields"] = [{}]  # an empty list clears all owners, but would be omitted as empty
     if kind.type is None:
-        found = kind.prune(data) if kind.prune is not None else []
-        return data, [f'unknown field "{path}"' for path in found]
+        return data, list(kind.prune(data)) if kind.prune is not None else []
     return convert_struct(kind.type, data)
 
 
 def convert_struct(of: type[Object], data: dict[str, Any]) -> tuple[Any, list[str]]:
-    """Convert plain data to any type, such as DeleteOptions."""
+    """Convert plain data to any type, such as DeleteOptions. Also returns the unknown fields."""
     try:
         found = walker(of)(data)
         obj = msgspec.convert(data, of)
@@ -115,7 +151,7 @@ def convert_struct(of: type[Object], data: dict[str, Any]) -> tuple[Any, list[st
         raise Undecodable(type_error(of, error)) from error
     except RecursionError as error:
         raise Undecodable("exceeded max depth") from error
-    return obj, [f'unknown field "{path}"' for path in found or ()]
+    return obj, found or []
 
 
 def decode_options(of: type[Object], body: bytes, content_type: str) -> Any:
@@ -150,11 +186,10 @@ def parse_body(
     name = _media(content_type)
     if name in ("", JSON):
         document, duplicates = parse_json(body)
-        return document, [f'duplicate field "{path}"' for path in duplicates]
+        return document, [_duplicate_field(path) for path in duplicates]
     if name == YAML:
         document, duplicates = parse_yaml(body)
-        words = "yaml: unmarshal errors:\n  " + "\n  ".join(duplicates)
-        return document, [words] if duplicates else []
+        return document, [_YAML_ERRORS + "".join(f"\n  {d}" for d in duplicates)] if duplicates else []
     raise UnsupportedMediaType(
         "the body of the request was in an unknown format - "
         f"accepted media types include: {', '.join(accepted)}"

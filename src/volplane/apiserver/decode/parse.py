@@ -54,10 +54,13 @@ def _go_json_error(body: bytes, error: Exception) -> str:
     try:
         json.loads(body)
     except json.JSONDecodeError as found:
-        if found.pos >= len(found.doc.rstrip()) or found.msg.startswith("Unterminated string"):
+        place = found.pos
+        if found.msg.startswith("Illegal trailing comma"):  # Python 3.13 and later: where the comma is
+            place = len(found.doc) - len(found.doc[place + 1 :].lstrip())
+        if place >= len(found.doc.rstrip()) or found.msg.startswith("Unterminated string"):
             return "unexpected end of JSON input"
         where = _GO_MESSAGES.get(found.msg, "looking for beginning of value")
-        return f"invalid character {found.doc[found.pos]!r} {where}"
+        return f"invalid character {found.doc[place]!r} {where}"
     except (ValueError, RecursionError):
         pass
     return str(error)
@@ -85,3 +88,43 @@ def _walk_pairs(value: Any, path: str, found: list[str]) -> None:
     elif isinstance(value, list):
         for at, inner in enumerate(value):
             _walk_pairs(inner, f"{path}[{at}]", found)
+
+
+# The order of findings
+
+
+def order_by_document(body: bytes, duplicates: list[str], unknown: list[str]) -> list[tuple[str, bool]]:
+    """The paths of both, as they come in the text, with whether the field is unknown.
+
+    A field that is unknown and occurs twice is reported as unknown only.
+    """
+    found: dict[str, bool] = {}
+    _walk_in_order(json.loads(body, object_pairs_hook=_Pairs), "", set(duplicates), set(unknown), found)
+    return list(found.items())
+
+
+def _walk_in_order(
+    value: Any, path: str, duplicates: set[str], unknown: set[str], found: dict[str, bool]
+) -> None:
+    if isinstance(value, _Pairs):
+        seen: set[str] = set()
+        for key, inner in value:
+            here = f"{path}.{key}" if path else key
+            if here in unknown:
+                found.setdefault(here, True)
+                continue
+            if key in seen and here in duplicates:
+                found.setdefault(here, False)
+            seen.add(key)
+            _walk_in_order(inner, here, duplicates, unknown, found)
+    elif isinstance(value, list):
+        for at, inner in enumerate(value):
+            _walk_in_order(inner, f"{path}[{at}]", duplicates, unknown, found)
+
+
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+
+
+def order_by_key(paths: list[str]) -> list[str]:
+    """Paths in the order of sorted members, in which Go encodes what it has read from YAML or patched."""
+    return sorted(paths, key=lambda path: [(int(at or 0), key) for at, key in _STEP.findall(path)])

@@ -23,6 +23,7 @@ from volplane.apiserver import cpu_offload
 from volplane.apiserver.crd.custom.publish import published_model
 from volplane.apiserver.discovery import group_kinds
 from volplane.apiserver.openapi import gnostic, v2, v3
+from volplane.apiserver.openapi.descriptions import describe_field
 from volplane.apiserver.openapi.schemas import Custom, name_of
 from volplane.apiserver.registry import Registry
 from volplane.base import clock
@@ -32,6 +33,7 @@ JSON = "application/json"
 PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _PROTOBUF_NAMES = (PROTOBUF, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
 YEAR = timedelta(days=365)
+_TEXT = {"type": "string"}
 
 
 class OpenApiDocument(Struct, frozen=True):
@@ -90,11 +92,12 @@ class OpenApiDocuments:
 
     def _custom(self, *, v2: bool) -> Custom:
         """The published schema of custom kinds, from their definitions."""
-        meta = {"$ref": name_of(ObjectMeta)}
+        shapes = {"apiVersion": _TEXT, "kind": _TEXT, "metadata": {"$ref": name_of(ObjectMeta)}}
+        common = {n: {"description": describe_field("any", n), **shape} for n, shape in shapes.items()}
 
         def custom_schema(kind: Kind) -> Mapping[str, Any]:
             entry = self._registry.find(kind.group, kind.version, kind.plural)
-            return published_model(entry.strategy.schema if entry is not None else None, meta, v2=v2)
+            return published_model(entry.strategy.schema if entry is not None else None, common, v2=v2)
 
         return custom_schema
 

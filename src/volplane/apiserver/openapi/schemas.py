@@ -123,7 +123,8 @@ def definition(of: type[Object]) -> dict[str, Any]:
     top = issubclass(of, Resource) or of in _WITH_TYPE_META
     properties = {name: _property(field, of) for name, field in schema(of).items()}
     together = sorted({**(_TYPE_META if top else {}), **properties}.items())
-    made["properties"] = {name: _add_description(_type_key(of), name, body) for name, body in together}
+    if together:  # Go writes no empty ones
+        made["properties"] = {name: _add_description(_type_key(of), name, body) for name, body in together}
     if needed := required_fields(of):
         made["required"] = needed
     if getattr(of, "atomic", False):

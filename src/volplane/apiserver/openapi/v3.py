@@ -155,9 +155,10 @@ def _operation(
     kind: Kind, action: str, answer: str, query: Iterable[str], code: str = "200"
 ) -> dict[str, Any]:
     body = {"schema": {"$ref": f"{_PREFIX}{answer}"}}
+    parameters = _query(*query)
     return {
         "operationId": operation_id(kind, action),
-        "parameters": _query(*query),
+        **({"parameters": parameters} if parameters else {}),
         "responses": {code: {"description": "OK", "content": {JSON: body, YAML: body}}},
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": gvk(kind),

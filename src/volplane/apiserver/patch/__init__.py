@@ -110,7 +110,7 @@ def _operations(operations: Any, duplicates: list[str]) -> tuple[list[Any], list
             f"{jsonpatch.MAX_OPERATIONS}, got {len(operations)}"
         )
     twice = [f'json patch duplicate field "{path}"' for path in duplicates]
-    return operations, [*twice, *_unknown_members(operations)]
+    return operations, sorted([*twice, *_unknown_members(operations)], key=_operation_of)
 
 
 def _json(kind: Kind, current: Map, operations: Any) -> Map:
@@ -149,6 +149,11 @@ def _read(body: bytes) -> tuple[Any, list[str]]:
         return parse_json(body)
     except MalformedBody as error:
         raise BadRequest(f"error decoding patch: {error}") from error
+
+
+def _operation_of(finding: str) -> int:
+    """The position of the operation that a finding is about."""
+    return int(finding.partition("[")[2].partition("]")[0])
 
 
 _MEMBERS = frozenset({"op", "path", "from", "value"})

@@ -42,6 +42,9 @@ class AutoscalerAccess(StructAccess):
         made = to_v1(msgspec.json.decode(OPENING + value))
         return super().to_wire(_encoder.encode(made)[len(OPENING) :], revision)
 
+    def to_list_item(self, value: bytes, revision: int) -> bytes:
+        return self.without_head(self.to_wire(value, revision))
+
 
 class AutoscalerStrategy(Strategy[Any]):
     def __init__(self, kind: Kind) -> None:

@@ -52,6 +52,9 @@ class EventsAccess(StructAccess):
             made = structs.replace(made, metadata=structs.replace(made.metadata, resource_version=""))
         return codec.encode(made)
 
+    def to_list_item(self, value: bytes, revision: int) -> bytes:
+        return self.without_head(self.to_wire(value, revision))
+
 
 def to_events_event(event: core.Event) -> events.Event:
     values: dict[str, Any] = {new: getattr(event, old) for new, old in _FIELDS}

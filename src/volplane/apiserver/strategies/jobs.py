@@ -5,22 +5,20 @@ from __future__ import annotations
 from msgspec import structs
 
 from volplane.api import name_validation
-from volplane.api.batch import Job, JobSpec, PodFailurePolicyRule
+from volplane.api.batch import Job, JobSpec
 from volplane.api.core import PodTemplateSpec
-from volplane.api.errors import Cause, Causes, duplicate, forbidden, invalid, not_supported, required_value
+from volplane.api.errors import Cause, Causes, invalid, not_supported, required_value
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import InvalidSelector, LabelMatcher
 from volplane.apiserver.defaults import copy_template_labels
-from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies import checks, job_policies
 from volplane.apiserver.strategies.pods import spec
 from volplane.apiserver.strategy import ApiCall, Strategy
 
 NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
 MODES = ("NonIndexed", "Indexed")
-ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 _MAX_INDEXED_PARALLELISM = 100_000  # pods that an Indexed job may run at the same time
-_NOT_IMPLEMENTED = "this server does not count failures per index"
 
 
 class JobStrategy(Strategy[Job]):
@@ -122,12 +120,11 @@ def job_spec(path: str, given: JobSpec) -> Causes:
     )
     yield from checks.not_negative_fields(path, given, "ttlSecondsAfterFinished")
     yield from _mode(path, given)
-    if given.backoff_limit_per_index is not None:
-        yield forbidden(f"{path}.backoffLimitPerIndex", _NOT_IMPLEMENTED)
-    if given.max_failed_indexes is not None:
-        yield forbidden(f"{path}.maxFailedIndexes", _NOT_IMPLEMENTED)
+    yield from job_policies.index_limits(path, given)
     if given.pod_failure_policy is not None:
-        yield from _failure_policy(f"{path}.podFailurePolicy", given)
+        yield from job_policies.failure_policy(f"{path}.podFailurePolicy", given)
+    if given.success_policy is not None:
+        yield from job_policies.success_policy(f"{path}.successPolicy", given)
     yield from _replacement(f"{path}.podReplacementPolicy", given)
     yield from spec.template(f"{path}.template", given.template)
     yield from _restart(f"{path}.template.spec.restartPolicy", given)
@@ -143,46 +140,6 @@ def _mode(path: str, given: JobSpec) -> Causes:
                 f"must be less than or equal to {_MAX_INDEXED_PARALLELISM} when completion mode is Indexed"
             )
             yield invalid(f"{path}.parallelism", given.parallelism, message)
-    elif given.success_policy is not None:
-        shown = checks.to_plain(given.success_policy)
-        yield invalid(f"{path}.successPolicy", shown, "requires indexed completion mode")
-    if given.success_policy is not None and not given.success_policy.rules:
-        message = "at least one rules must be specified when the successPolicy is specified"
-        yield required_value(f"{path}.successPolicy.rules", message)
-
-
-def _failure_policy(path: str, given: JobSpec) -> Causes:
-    assert given.pod_failure_policy is not None
-    names = {c.name for c in (*given.template.spec.containers, *given.template.spec.init_containers)}
-    for at, rule in enumerate(given.pod_failure_policy.rules):
-        yield from _failure_rule(f"{path}.rules[{at}]", rule, names)
-
-
-def _failure_rule(path: str, rule: PodFailurePolicyRule, containers: set[str]) -> Causes:
-    if rule.action == "FailIndex":
-        yield invalid(f"{path}.action", rule.action, "requires the backoffLimitPerIndex to be set")
-    elif rule.action not in ACTIONS:
-        yield not_supported(f"{path}.action", rule.action, ACTIONS)
-    codes = rule.on_exit_codes
-    if codes is not None:
-        here = f"{path}.onExitCodes"
-        yield from checks.one_of(f"{here}.operator", codes.operator, ("In", "NotIn"))
-        if codes.container_name is not None and codes.container_name not in containers:
-            message = "must be one of the container or initContainer names in the pod template"
-            yield invalid(f"{here}.containerName", codes.container_name, message)
-        if not codes.values:
-            yield invalid(f"{here}.values", [], "at least one value is required")
-        for at, code in enumerate(codes.values):
-            if codes.operator == "In" and code == 0:
-                yield invalid(f"{here}.values[{at}]", code, "must not be 0 for the In operator")
-            if code in codes.values[:at]:
-                yield duplicate(f"{here}.values[{at}]", code)
-        if list(codes.values) != sorted(codes.values):
-            yield invalid(f"{here}.values", list(codes.values), "must be ordered")
-    if (codes is None) == (not rule.on_pod_conditions):
-        both = "both OnExitCodes and OnPodConditions is not supported"
-        message = both if codes else "one of OnExitCodes and OnPodConditions is required"
-        yield Cause("FieldValueInvalid", f"Invalid value: specifying {message}", path)
 
 
 def _replacement(path: str, given: JobSpec) -> Causes:

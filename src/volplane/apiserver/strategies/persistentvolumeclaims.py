@@ -12,10 +12,8 @@ from volplane.api import core, quantity
 from volplane.api.annotations import BETA_STORAGE_CLASS_ANNOTATION
 from volplane.api.errors import Causes, Forbidden, forbidden, not_supported
 from volplane.api.finalizers import PVC_PROTECTION_FINALIZER
-from volplane.api.kinds import Kind
 from volplane.api.storage import StorageClass
-from volplane.apiserver.strategies import checks, claim_limits, claim_spec
-from volplane.apiserver.strategies.claim_quotas import ClaimQuotaCheck
+from volplane.apiserver.strategies import checks, claim_spec
 from volplane.apiserver.strategies.finalizers import add_finalizer
 from volplane.apiserver.strategy import ApiCall, Strategy
 from volplane.apiserver.struct_edit import replace_fields
@@ -37,26 +35,16 @@ SNAPSHOTS = "snapshot.storage.k8s.io"
 
 
 class PersistentVolumeClaimStrategy(Strategy[core.PersistentVolumeClaim]):
-    def __init__(self, kind: Kind) -> None:
-        super().__init__(kind)
-        self._quotas = ClaimQuotaCheck()
-
     async def admit_create(
         self, call: ApiCall, obj: core.PersistentVolumeClaim
     ) -> core.PersistentVolumeClaim:
-        await claim_limits.check(call, obj)
-        obj = await _set_default_class(call, add_finalizer(obj, PVC_PROTECTION_FINALIZER))
-        await self._quotas.check(call, None, obj)
-        return obj
+        return await _set_default_class(call, add_finalizer(obj, PVC_PROTECTION_FINALIZER))
 
     async def admit_update(
         self, call: ApiCall, old: core.PersistentVolumeClaim, new: core.PersistentVolumeClaim
     ) -> core.PersistentVolumeClaim:
         if new.spec is old.spec:
             return new
-        if not call.subresource and _size(old) != _size(new):
-            await claim_limits.check(call, new)
-            await self._quotas.check(call, old, new)
         if call.subresource or old.status.phase != "Bound" or not _grows(old, new):
             return new
         name = claim_class(new)

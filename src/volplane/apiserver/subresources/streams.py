@@ -24,7 +24,7 @@ from volplane.web import HttpClient, Request, Response, Stream, Upgraded
 
 STREAMS = frozenset({"log", "exec", "attach", "portforward"})
 KUBELET_PORT = 10250
-PATIENCE = 30.0  # seconds until the node's response starts
+WAIT_TIMEOUT = 30.0  # seconds until the node's response starts
 _ADDRESSES = ("InternalIP", "Hostname", "ExternalIP")
 _KUBELET_OPTIONS: Mapping[str, str] = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
 _LOG_OPTIONS = (
@@ -63,30 +63,6 @@ class NodeStreams:
         client = await self._node(backend, pod.spec.node_name)
         return await self._connect(client, _path(call.subresource, pod, request), request)
 
-    async def proxy(self, backend: Backend, node: str, below: str, request: Request) -> Response:
-        """nodes/proxy: the kubelet's API as it is."""
-        client = await self._node(backend, node)
-        query = f"?{request.query.raw}" if request.query.raw else ""
-        kept = [(name, request.headers.get(name)) for name in ("accept", "content-type")]
-        headers = [(name, value) for name, value in kept if value]
-        asked = client.stream(
-            request.method,
-            f"/{quote(below)}{query}",
-            headers=headers,
-            body=request.body,
-            timeout=PATIENCE,
-        )
-        stack = AsyncExitStack()
-        try:
-            answer, pieces = await stack.enter_async_context(asked)
-        except (OSError, TimeoutError) as error:
-            raise Unavailable(f"node {node} does not answer: {error}") from error
-        # Streamed: a followed log has no end and need not fit into memory.
-        content_type = answer.headers.get("content-type", "text/plain")
-        return Response(
-            status=answer.status, headers=[("Content-Type", content_type)], body=_NodeBody(pieces, stack)
-        )
-
     async def close(self) -> None:
         for client in self._nodes.values():
             await client.close()
@@ -95,7 +71,11 @@ class NodeStreams:
         node = await backend.reader.get(Node, name)
         if node is None:
             raise NotFound(f'nodes "{name}" not found', details={"name": name, "kind": "nodes"})
-        url = _url(node)
+        return self.client_of(node)
+
+    def client_of(self, node: Node) -> HttpClient:
+        """A client of the node's kubelet."""
+        url = node_url(node)
         if url not in self._nodes:
             self._nodes[url] = HttpClient(url, ssl=self._context)
         return self._nodes[url]
@@ -111,18 +91,18 @@ class NodeStreams:
         path = f"/containerLogs/{pod.namespace}/{pod.name}/{quote(container)}?{urlencode(chosen)}"
         stack = AsyncExitStack()
         try:
-            answer, pieces = await stack.enter_async_context(client.stream("GET", path, timeout=PATIENCE))
+            answer, pieces = await stack.enter_async_context(client.stream("GET", path, timeout=WAIT_TIMEOUT))
             if answer.status != 200:
                 async with stack:
                     raise _node_error(answer.status, b"".join([piece async for piece in pieces]))
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"node {pod.spec.node_name} does not answer: {error}") from error
-        return Response(status=200, headers=_TEXT, body=_NodeBody(pieces, stack))
+        return Response(status=200, headers=_TEXT, body=StreamedBody(pieces, stack))
 
     async def _connect(self, client: HttpClient, path: str, request: Request) -> Response | Upgraded:
         try:
             answer, far = await client.upgrade(
-                path, _handshake_headers(request), method=request.method, timeout=PATIENCE
+                path, _handshake_headers(request), method=request.method, timeout=WAIT_TIMEOUT
             )
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"the node does not answer: {error}") from error
@@ -151,13 +131,13 @@ async def relay(near: Stream, far: Stream) -> None:
         far.close()
 
 
-class _NodeBody:
-    """The node's response body; releases the connection even if it is never read."""
+class StreamedBody:
+    """The body of another server's response; releases the connection even if it is never read."""
 
     def __init__(self, pieces: AsyncIterator[bytes], stack: AsyncExitStack) -> None:
         self._pieces, self._stack = pieces, stack
 
-    def __aiter__(self) -> _NodeBody:
+    def __aiter__(self) -> StreamedBody:
         return self
 
     async def __anext__(self) -> bytes:
@@ -178,7 +158,7 @@ def _without_token(protocols: str) -> str:
     return ", ".join(word for word in offered if not word.startswith(WEBSOCKET_TOKEN))
 
 
-def _url(node: Node) -> str:
+def node_url(node: Node) -> str:
     by_type = {address.type: address.address for address in node.status.addresses}
     host = next((by_type[kind] for kind in _ADDRESSES if kind in by_type), "")
     if not host:

@@ -26,14 +26,16 @@ def render(
     include_object: str = "Metadata",
     with_columns: bool = True,
     own: TablePrinter | None = None,
+    version: str = "v1",
 ) -> dict[str, Any]:
     """A Table of these objects. `include_object`: how much of the object each row contains."""
     printer = own or printer_of(kind)
     now = clock.wall()
-    table: dict[str, Any] = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": _metadata(items)}
+    api_version = f"meta.k8s.io/{version}"
+    table: dict[str, Any] = {"kind": "Table", "apiVersion": api_version, "metadata": _metadata(items)}
     # Only the first event of a watch has the columns; null means unchanged.
     table["columnDefinitions"] = printer.columns if with_columns else None
-    table["rows"] = [_row(printer, obj, include_object, now) for obj in items]
+    table["rows"] = [_row(printer, obj, include_object, now, api_version) for obj in items]
     return table
 
 
@@ -47,18 +49,18 @@ def _metadata(items: Sequence[Any]) -> dict[str, str]:
     return {"resourceVersion": revision} if revision else {}
 
 
-def _row(printer: TablePrinter, obj: Any, include: str, now: datetime) -> dict[str, Any]:
+def _row(printer: TablePrinter, obj: Any, include: str, now: datetime, api_version: str) -> dict[str, Any]:
     row: dict[str, Any] = {"cells": printer.cells(obj, now)}
     if printer.conditions is not None and (conditions := printer.conditions(obj)):
         row["conditions"] = conditions
-    row["object"] = _row_object(obj, include)
+    row["object"] = _row_object(obj, include, api_version)
     return row
 
 
-def _row_object(obj: Any, include: str) -> Any:
+def _row_object(obj: Any, include: str, api_version: str) -> Any:
     match include:
         case "" | "Metadata":
-            return partial_metadata(obj)
+            return partial_metadata(obj, api_version)
         case "Object":
             return obj if isinstance(obj, dict) else Raw(codec.encode(obj))
         case "None":
@@ -66,7 +68,7 @@ def _row_object(obj: Any, include: str) -> Any:
     raise BadRequest(f'unrecognized includeObject value: "{include}"')
 
 
-def partial_metadata(obj: Any) -> dict[str, Any]:
+def partial_metadata(obj: Any, api_version: str) -> dict[str, Any]:
     """An object reduced to its metadata."""
     meta = obj.get("metadata") if isinstance(obj, dict) else obj.metadata
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta}
+    return {"kind": "PartialObjectMetadata", "apiVersion": api_version, "metadata": meta}

@@ -7,6 +7,7 @@ written like an update. Undeclared fields and invalid list items are refused bef
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -156,7 +157,7 @@ def _read(entry: ServedResource, call: ApiCall, body: bytes, validation: str) ->
     config, duplicates = _parse(body)
     _check_head(entry, config)
     if duplicates and validation == decode.STRICT:
-        raise BadRequest(f"error strict decoding YAML: {', '.join(duplicates)}")
+        raise BadRequest(f"error strict decoding YAML: {_describe_duplicates(duplicates)}")
     if validation == decode.WARN:
         call.warnings.extend(duplicates)
     config = {k: v for k, v in config.items() if k not in ("apiVersion", "kind")}
@@ -193,12 +194,16 @@ def _is_json(body: bytes) -> bool:
 def _parse_any(body: bytes) -> tuple[Any, list[str]]:
     """Try JSON first: most clients send it, and it parses a hundred times faster than YAML."""
     if _is_json(body):
-        try:
+        with suppress(MalformedBody):
             document, duplicates = parse_json(body)
-            return document, [f'duplicate field "{path}"' for path in duplicates]
-        except MalformedBody:
-            pass
+            # Upstream reads every configuration as YAML, which tells the lines of duplicates.
+            return parse_yaml(body) if duplicates else (document, [])
     return parse_yaml(body)
+
+
+def _describe_duplicates(duplicates: list[str]) -> str:
+    lines = "".join(f"\n  {line}" for line in duplicates)
+    return f"error converting YAML to JSON: yaml: unmarshal errors:{lines}"
 
 
 def _check_head(entry: ServedResource, config: Map) -> None:

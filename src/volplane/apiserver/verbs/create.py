@@ -47,7 +47,7 @@ async def create(
     if entry.kind.namespaced:
         await require_namespace(backend, entry, call, meta.name)
     obj = await cpu_offload.run(call.size, call.warnings, _fill_defaults, entry, call, obj, owners)
-    obj = await strategy.admit_create(call, obj)
+    obj = await strategy.admit_create(call, backend.admission.complete(call, obj))
     await backend.admission.create(call, obj)
     return await _store(backend, entry, call, obj)
 
@@ -101,15 +101,17 @@ async def _store(backend: Backend, entry: ServedResource, call: ApiCall, obj: An
         name = meta.name or (names.generate(meta.generate_name) if meta.generate_name else "")
         named = access.with_metadata(obj, structs.replace(meta, name=name))
         named = await cpu_offload.run(call.size, call.warnings, _prepare_and_validate, entry, call, named)
-        await backend.admission.validate_create(call, named)
-        if (
-            entry.kind.namespaced and call.size > cpu_offload.LARGE
-        ):  # the worker thread took a while: check again
-            await require_namespace(backend, entry, call, name)
         try:
+            await backend.admission.validate_create(call, named)
+            if (
+                entry.kind.namespaced and call.size > cpu_offload.LARGE
+            ):  # the worker thread took a while: check again
+                await require_namespace(backend, entry, call, name)
             return await _commit(backend, entry, call, named, name)
         except KeyExists:
             continue
+        finally:
+            call.release()
     raise await _name_taken_error(backend, entry, call, name, generated=tries > 1)
 
 

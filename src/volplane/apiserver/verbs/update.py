@@ -114,8 +114,11 @@ async def _write_change(
     new = await strategy.admit_update(call, old, new)
     await backend.admission.update(call, old, new)
     new = await cpu_offload.run(size, call.warnings, _prepare_and_validate, entry, call, old, new, part)
-    await backend.admission.validate_update(call, old, new)
-    return await commit(backend, entry, call, record, old, new)
+    try:
+        await backend.admission.validate_update(call, old, new)
+        return await commit(backend, entry, call, record, old, new)
+    finally:
+        call.release()
 
 
 def _fill_defaults(entry: ServedResource, call: ApiCall, old: Any, new: Any, part: UpdatePart) -> Any:

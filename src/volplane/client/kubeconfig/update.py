@@ -44,8 +44,11 @@ def add_context(target: Path, source: Path, name: str) -> None:
 
 def remove_context(target: Path, name: str) -> bool:
     """Remove a context with its cluster and user. Returns whether it was there. Raises BadKubeconfig."""
-    if not target.exists():
-        return False
+    try:
+        if not target.exists():
+            return False
+    except OSError as error:
+        raise BadKubeconfig(f"{target}: {error.strerror}") from error
     with _change(target) as config:
         removed = [_remove(config, section, name) for section in SECTIONS]
         if config.get("current-context") == name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from volplane.cloud.errors import invalid_parameter
+from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
 from volplane.cloud.model import OWNER as OWNER
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.query import parse_tags as parse_tags
@@ -28,6 +28,22 @@ def snapshot_id(text: str) -> str:
     if not text.startswith("snap-"):
         raise invalid_parameter("snapshotId", text, "Expected: 'snap-...'.")
     return text
+
+
+def refuse_outposts(parameters: QueryParameters, *names: str) -> None:
+    for name in names:
+        if parameters.text(name):
+            text = f"The parameter {name} is not supported: there are no Outposts and no Local Zones."
+            raise Ec2ErrorResponse("UnsupportedOperation", text)
+
+
+def key_of_encryption(parameters: QueryParameters) -> str:
+    """KmsKeyId, which is kept and shown; nothing is encrypted here."""
+    key = parameters.text("KmsKeyId")
+    if key and not parameters.flag("Encrypted"):
+        text = "The parameter KmsKeyId requires the parameter Encrypted to be set."
+        raise Ec2ErrorResponse("InvalidParameterDependency", text)
+    return key
 
 
 def specified_tags(parameters: QueryParameters, created: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from volplane.cloud.model import CloudSnapshot
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService
 from volplane.cloud.xml import Value
-from volplane.cloud.zones import zone_id
+from volplane.rules.zones import zone_id
 
 _Change: TypeAlias = Callable[[CloudSnapshot, str], tuple[CloudSnapshot, Tree]]
 

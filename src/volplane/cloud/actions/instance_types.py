@@ -5,7 +5,7 @@ from __future__ import annotations
 from volplane.cloud import filters
 from volplane.cloud.actions.base import Tree
 from volplane.cloud.errors import Ec2ErrorResponse
-from volplane.cloud.instance_types import EbsBandwidth, InstanceType, find_instance_types
+from volplane.cloud.instance_types import EBS_CARDS, EbsBandwidth, InstanceType, find_instance_types
 from volplane.cloud.limits import MAX_ATTACHMENTS
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService
@@ -72,7 +72,7 @@ def _show(kind: InstanceType) -> Tree:
             "nvmeSupport": "required",
             "maximumEbsAttachments": MAX_ATTACHMENTS,
             "attachmentLimitType": "shared",
-            "maximumEbsCards": 1,
+            "maximumEbsCards": EBS_CARDS,
         },
         "networkInfo": {
             "networkPerformance": _NETWORK,

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from volplane.cloud import filters, xml_views
-from volplane.cloud.actions.base import DONE, OWNER, Tree, snapshot_id, specified_tags, volume_id
+from volplane.cloud.actions.base import (
+    DONE,
+    OWNER,
+    Tree,
+    key_of_encryption,
+    refuse_outposts,
+    snapshot_id,
+    specified_tags,
+    volume_id,
+)
 from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService
-from volplane.cloud.zones import region_of
+from volplane.rules.zones import region_of
 
 
 async def create_snapshot(service: DiskService, parameters: QueryParameters) -> Tree:
+    refuse_outposts(parameters, "OutpostArn")
+    _check_location(parameters)
     made = await service.snapshots.create(
         volume_id(parameters.require("VolumeId")),
         description=parameters.text("Description"),
@@ -19,8 +30,15 @@ async def create_snapshot(service: DiskService, parameters: QueryParameters) -> 
     return xml_views.snapshot(made, service.snapshots.progress(made), OWNER)
 
 
+def _check_location(parameters: QueryParameters) -> None:
+    if parameters.text("Location", "regional") != "regional":
+        raise invalid_parameter("location", parameters.text("Location"), "Only regional is supported.")
+
+
 async def create_snapshots(service: DiskService, parameters: QueryParameters) -> Tree:
     """Take snapshots of all volumes of an instance at one moment. Instances have no boot volume."""
+    refuse_outposts(parameters, "OutpostArn")
+    _check_location(parameters)
     where = parameters.struct("InstanceSpecification")
     made = await service.snapshots.create_set(
         where.require("InstanceId"),
@@ -39,14 +57,8 @@ async def copy_snapshot(service: DiskService, parameters: QueryParameters) -> Tr
         region = parameters.require(name) if name == "SourceRegion" else parameters.text(name)
         if region and region not in regions:
             raise invalid_parameter(name, region, f"Valid values: {', '.join(sorted(regions))}.")
-    for name in ("DestinationOutpostArn", "DestinationAvailabilityZone"):
-        if parameters.text(name):
-            text = f"The parameter {name} is not supported: there are no Outposts and no Local Zones."
-            raise Ec2ErrorResponse("UnsupportedOperation", text)
-    key, minutes = parameters.text("KmsKeyId"), parameters.number("CompletionDurationMinutes")
-    if key and not parameters.flag("Encrypted"):
-        text = "The parameter KmsKeyId requires the parameter Encrypted to be set."
-        raise Ec2ErrorResponse("InvalidParameterDependency", text)
+    refuse_outposts(parameters, "DestinationOutpostArn", "DestinationAvailabilityZone")
+    key, minutes = key_of_encryption(parameters), parameters.number("CompletionDurationMinutes")
     if parameters.text("CompletionDurationMinutes") and (minutes % 15 or not 15 <= minutes <= 2880):
         text = "Expecting a multiple of 15 from 15 to 2880."
         raise invalid_parameter("completionDurationMinutes", minutes, text)

@@ -9,7 +9,7 @@ from volplane.cloud.model import CloudInstance, CloudVolume, VolumeState
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService
 from volplane.cloud.xml import Value
-from volplane.cloud.zones import zone_id
+from volplane.rules.zones import zone_id
 
 _NEVER = ("code", "description", "event-id", "event-type", "not-after", "not-before", "not-before-deadline")
 
@@ -22,7 +22,7 @@ def _volume_details(volume: CloudVolume) -> dict[str, str]:
     copied = volume.snapshot or volume.source
     return {
         "io-enabled": "passed" if works else "failed",
-        "io-performance": "normal" if measured and volume.attachment else "not-applicable",
+        "io-performance": "normal" if measured and volume.attachments else "not-applicable",
         "initialization-state": ("initializing" if creating else "completed") if copied else "not-applicable",
     }
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from volplane.cloud import filters, xml_views
-from volplane.cloud.actions.base import DONE, Tree, snapshot_id, specified_tags, volume_id
+from volplane.cloud.actions.base import (
+    DONE,
+    Tree,
+    key_of_encryption,
+    refuse_outposts,
+    snapshot_id,
+    specified_tags,
+    volume_id,
+)
 from volplane.cloud.create_volume import CloudVolumeRequest
-from volplane.cloud.errors import Ec2ErrorResponse, missing_parameter
+from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter, missing_parameter
+from volplane.cloud.instance_types import EBS_CARDS
 from volplane.cloud.model import CloudVolume, VolumeShape
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService, apply_changes
+
+INITIALIZATION_RATES = (100, 300)  # MiB/s
 
 
 async def create_volume(service: DiskService, parameters: QueryParameters) -> Tree:
@@ -21,8 +32,8 @@ async def check_create_volume(service: DiskService, parameters: QueryParameters)
 
 
 def _parse_request(service: DiskService, parameters: QueryParameters) -> CloudVolumeRequest:
-    _check_single(parameters)
-    snapshot = parameters.text("SnapshotId")
+    refuse_outposts(parameters, "OutpostArn")
+    snapshot, encrypted = parameters.text("SnapshotId"), parameters.flag("Encrypted")
     if not parameters.text("Size") and not snapshot:
         raise missing_parameter("size/snapshot")
     return CloudVolumeRequest(
@@ -32,12 +43,29 @@ def _parse_request(service: DiskService, parameters: QueryParameters) -> CloudVo
             type=parameters.text("VolumeType", "gp2"),
             iops=parameters.number("Iops"),
             throughput=parameters.number("Throughput"),
+            multi_attach=parameters.flag("MultiAttachEnabled"),
         ),
-        encrypted=parameters.flag("Encrypted"),
+        encrypted=encrypted,
         token=parameters.text("ClientToken"),
         tags=specified_tags(parameters, "volume"),
         snapshot=snapshot_id(snapshot) if snapshot else "",
+        kms_key=key_of_encryption(parameters),
+        initialization_rate=_initialization_rate(parameters),
     )
+
+
+def _initialization_rate(parameters: QueryParameters) -> int:
+    """MiB/s at which a volume is initialized from its snapshot. Here it is complete when it is available."""
+    rate = parameters.number("VolumeInitializationRate")
+    if not parameters.text("VolumeInitializationRate"):
+        return 0
+    if not parameters.text("SnapshotId"):
+        text = "The parameter volumeInitializationRate is supported only for volumes from snapshots."
+        raise Ec2ErrorResponse("InvalidParameterCombination", text)
+    slowest, fastest = INITIALIZATION_RATES
+    if not slowest <= rate <= fastest:
+        raise invalid_parameter("volumeInitializationRate", rate, f"Expecting {slowest} to {fastest} MiB/s.")
+    return rate
 
 
 def _zone(service: DiskService, parameters: QueryParameters) -> str:
@@ -51,13 +79,13 @@ def _zone(service: DiskService, parameters: QueryParameters) -> str:
 
 
 async def copy_volumes(service: DiskService, parameters: QueryParameters) -> Tree:
-    _check_single(parameters)
     source = service.volume(volume_id(parameters.require("SourceVolumeId")))
     wanted = {
         "size": parameters.number("Size"),
         "type": parameters.text("VolumeType"),
         "iops": parameters.number("Iops"),
         "throughput": parameters.number("Throughput"),
+        "multi_attach": parameters.flag("MultiAttachEnabled"),
     }
     request = CloudVolumeRequest(
         zone=source.zone,
@@ -70,11 +98,6 @@ async def copy_volumes(service: DiskService, parameters: QueryParameters) -> Tre
     return {"volumeSet": [xml_views.volume(await service.create(request))]}
 
 
-def _check_single(parameters: QueryParameters) -> None:
-    if parameters.flag("MultiAttachEnabled"):
-        raise Ec2ErrorResponse("UnsupportedOperation", "This service attaches a volume to one instance only.")
-
-
 async def delete_volume(service: DiskService, parameters: QueryParameters) -> Tree:
     await service.delete(volume_id(parameters.require("VolumeId")))
     return DONE
@@ -82,12 +105,18 @@ async def delete_volume(service: DiskService, parameters: QueryParameters) -> Tr
 
 async def attach_volume(service: DiskService, parameters: QueryParameters) -> Tree:
     volume = volume_id(parameters.require("VolumeId"))
-    instance = parameters.require("InstanceId")
-    return xml_views.attachment(volume, await service.attach(volume, instance, parameters.require("Device")))
+    instance, device = parameters.require("InstanceId"), parameters.require("Device")
+    card = parameters.number("EbsCardIndex") if parameters.text("EbsCardIndex") else None
+    if card is not None and not 0 <= card < EBS_CARDS:
+        raise invalid_parameter("ebsCardIndex", card, f"{instance} has {EBS_CARDS} EBS card, with index 0.")
+    return xml_views.attachment(volume, await service.attach(volume, instance, device, card=card))
 
 
 async def detach_volume(service: DiskService, parameters: QueryParameters) -> Tree:
-    volume = volume_id(parameters.require("VolumeId"))
+    volume, device = volume_id(parameters.require("VolumeId")), parameters.text("Device")
+    if device and device not in [a.device for a in service.volume(volume).attachments]:
+        text = f"The volume '{volume}' is not attached as device '{device}'."
+        raise Ec2ErrorResponse("InvalidAttachment.NotFound", text)
     done = await service.detach(volume, parameters.text("InstanceId"), force=parameters.flag("Force"))
     return xml_views.attachment(volume, done)
 
@@ -98,6 +127,9 @@ async def modify_volume(service: DiskService, parameters: QueryParameters) -> Tr
         "type": parameters.text("VolumeType"),
         "iops": parameters.number("Iops"),
         "throughput": parameters.number("Throughput"),
+        "multi_attach": parameters.flag("MultiAttachEnabled")
+        if parameters.text("MultiAttachEnabled")
+        else None,
     }
     done = await service.modify(volume_id(parameters.require("VolumeId")), wanted)
     return {"volumeModification": xml_views.modification(done)}

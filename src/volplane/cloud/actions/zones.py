@@ -7,7 +7,7 @@ from volplane.cloud.actions.base import Tree
 from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter, zone_not_found
 from volplane.cloud.query import QueryParameters
 from volplane.cloud.service import DiskService
-from volplane.cloud.zones import region_of, zone_id
+from volplane.rules.zones import region_of, zone_id
 
 _OPT_IN = "opt-in-not-required"
 _ZONE: filters.FilterFields[str] = {

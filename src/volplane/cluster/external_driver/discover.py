@@ -9,12 +9,12 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from google.protobuf.message import Message
-from msgspec import structs
+from msgspec import Struct, structs
 
 from volplane.api.names import is_subdomain
 from volplane.base.tasks import background
@@ -29,8 +29,8 @@ from volplane.host import Host
 from volplane.node.containers.base import ContainerError, ContainerRunState, ContainerSpec, Mount
 from volplane.node.containers.process import ProcessRuntime
 
-PATIENCE = 20.0  # seconds until the driver must listen
-CALL = 30.0  # seconds per call
+WAIT_TIMEOUT = 20.0  # seconds until the driver must listen
+CALL_TIMEOUT = 30.0  # seconds per call
 GRACE = 2.0
 FIRST_LINES, LAST_LINES = 3, 8  # lines of the log to show: the reason is often first, the usage last
 LONGEST_NAME = 63
@@ -38,24 +38,38 @@ PROBE_NODE = "probe"  # name of the node during discovery
 KUBELET = "/var/lib/kubelet"
 
 
+class ProbeSurroundings(Struct, frozen=True):
+    """What a driver finds around it besides its own command."""
+
+    env: Mapping[str, str] = {}
+    mounts: tuple[Mount, ...] = ()
+
+
 async def discover_driver(
-    external: ExternalDriver, *, host: Host | None = None, patience: float = PATIENCE
+    external: ExternalDriver,
+    *,
+    host: Host | None = None,
+    patience: float = WAIT_TIMEOUT,
+    surroundings: ProbeSurroundings | None = None,
 ) -> DiscoveredDriver:
     """Start the driver, query it, stop it. Raises InvalidDriver, with an excerpt of its log if it fails."""
-    mine = host or Host()
+    mine, around = host or Host(), surroundings or ProbeSurroundings()
+    around = structs.replace(around, env={**around.env, **external.environment})
     try:
-        return await _probe(external, mine, patience)
+        return await _probe(external, mine, patience, around)
     finally:
         if host is None:
             await mine.close()
 
 
-async def _probe(external: ExternalDriver, host: Host, patience: float) -> DiscoveredDriver:
+async def _probe(
+    external: ExternalDriver, host: Host, patience: float, around: ProbeSurroundings
+) -> DiscoveredDriver:
     directory = tempfile.mkdtemp(prefix="vpp-")
     runtime = ProcessRuntime(f"{directory}/c", host, cover=(directory,))
     try:
         answers = [
-            await _discover(command, runtime, f"{directory}/{mode}", mode, host, patience)
+            await _discover(command, runtime, f"{directory}/{mode}", mode, host, patience, around)
             for mode, command in _instances(external).items()
         ]
     finally:
@@ -89,9 +103,15 @@ def _merge_answers(external: ExternalDriver, answers: list[DiscoveredDriver]) ->
 
 
 async def _discover(
-    command: Command, runtime: ProcessRuntime, directory: str, mode: str, host: Host, patience: float
+    command: Command,
+    runtime: ProcessRuntime,
+    directory: str,
+    mode: str,
+    host: Host,
+    patience: float,
+    around: ProbeSurroundings,
 ) -> DiscoveredDriver:
-    spec = await host.call(_spec, command, directory, mode)
+    spec = await host.call(_spec, command, directory, mode, around)
     try:
         await runtime.start(spec)
     except ContainerError as error:
@@ -140,7 +160,7 @@ async def _wait_until_listening(
 async def _facts(channel: CsiChannel, mode: str, spec: ContainerSpec, command: Command) -> DiscoveredDriver:
     async def ask(method: str, request: Message) -> Any:
         try:
-            return await channel.call(method, request, timeout=CALL)
+            return await channel.call(method, request, timeout=CALL_TIMEOUT)
         except BadReply as error:
             raise InvalidDriver(
                 f"`{_format_command(command)}` does not follow CSI: {error.message}"
@@ -198,7 +218,7 @@ def _check_name(name: str) -> str:
 # --- the container
 
 
-def _spec(command: Command, directory: str, mode: str) -> ContainerSpec:
+def _spec(command: Command, directory: str, mode: str, around: ProbeSurroundings) -> ContainerSpec:
     inside = {f"{directory}/csi": "/csi", f"{directory}/state": STATE, f"{directory}/shared": SHARED}
     inside[f"{directory}/kubelet"] = KUBELET
     for source in inside:
@@ -216,9 +236,9 @@ def _spec(command: Command, directory: str, mode: str) -> ContainerSpec:
         id=os.path.basename(directory),
         name="driver",
         command=tuple(fill_variables(word, variables) for word in command.argv),
-        env={**variables, **own},
+        env={**around.env, **variables, **own},
         workdir=command.directory,
-        mounts=(*hidden, *(Mount(source, target) for source, target in inside.items())),
+        mounts=(*hidden, *around.mounts, *(Mount(source, target) for source, target in inside.items())),
         privileged=True,
         log_path=f"{directory}/log",
     )

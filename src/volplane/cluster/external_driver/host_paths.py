@@ -11,9 +11,11 @@ import glob
 import os
 from collections.abc import Iterable, Iterator
 
+from volplane.base.user_namespace import is_user_namespace
 from volplane.cluster.external_driver.model import Command
 from volplane.host.mounts import MountTable, read_table
 from volplane.node.containers.launcher.rootfs import SECRETS, SYSTEM
+from volplane.node.containers.launcher.user_namespace_root import SYSTEM as USER_NAMESPACE_SYSTEM
 from volplane.node.containers.launcher_client import interpreter_paths
 
 EMPTY = ("/tmp", "/var/tmp", "/run")
@@ -22,6 +24,8 @@ _SHARED_DIRECTORIES = ("/", *EMPTY, *SYSTEM, "/dev", "/proc", "/sys")
 
 def hidden_paths(command: Command, table: MountTable | None = None) -> tuple[str, ...]:
     """The paths that the command needs and the container hides; only the outermost ones."""
+    if command.container is not None:
+        return ()
     mounts = [e.target for e in (table or read_table())]
     wanted = [path for path in _paths_of(command) if not _is_seen(path, mounts)]
     return tuple(_outermost(dict.fromkeys(wanted)))
@@ -37,7 +41,16 @@ def _paths_of(command: Command) -> Iterator[str]:
     for text in texts:
         for part in (*text.partition("=")[::2], *text.split(":")):
             if part.startswith("/") and os.path.exists(part):
-                yield from _with_neighbours(part)
+                yield from _paths_of_argument(part)
+
+
+def _paths_of_argument(path: str) -> Iterator[str]:
+    """What a path in an argument leads to; it may be a program, for a script that starts it."""
+    environment = os.path.dirname(os.path.dirname(path))
+    if os.path.exists(os.path.join(environment, "pyvenv.cfg")):
+        yield from _install_directory(path)
+    for one in dict.fromkeys((path, os.path.realpath(path))):
+        yield from _with_neighbours(one)
 
 
 def _interpreter(program: str) -> str:
@@ -94,6 +107,8 @@ def _is_seen(path: str, mounts: Iterable[str]) -> bool:
     if any(_inside(real, place) for place in covered):
         shown = [place for place in interpreter_paths() if any(_inside(place, other) for other in covered)]
         return any(_inside(real, place) for place in shown)
+    if is_user_namespace() and not any(_inside(real, f"/{name}") for name in USER_NAMESPACE_SYSTEM):
+        return False
     around = max((m for m in mounts if _inside(real, m)), key=len, default="/")
     return around == "/" or around in SYSTEM
 

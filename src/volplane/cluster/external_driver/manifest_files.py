@@ -16,7 +16,7 @@ from typing import Any
 from volplane.api.meta import Resource
 from volplane.cluster.external_driver.command import FIELDS, for_manifest
 from volplane.cluster.external_driver.driver_file import BadField, read_object, with_objects
-from volplane.cluster.external_driver.model import Command, ExternalDriver, InvalidDriver
+from volplane.cluster.external_driver.model import Command, ExternalDriver, ImageCommand, InvalidDriver
 from volplane.cluster.external_driver.sidecar_flags import keep_author_flags
 from volplane.node.image_overrides import SHELLS, image_repository
 
@@ -27,7 +27,8 @@ OWN_KINDS = ("CSIDriver", "StorageClass", "VolumeSnapshotClass", "VolumeAttribut
 # What a driver reads from the API server, beside its own kinds and objects of the kinds that it defines.
 READ_KINDS = ("Namespace", "CustomResourceDefinition", "ConfigMap", "ClusterRole")
 # Paths that are the same outside a container: directories of the kubelet and of the machine.
-SAME_PATHS = ("/var/lib/kubelet", "/dev", "/sys", "/proc", "/run", "/etc", "/lib/modules", "/usr")
+KUBELET = "/var/lib/kubelet"
+SAME_PATHS = (KUBELET, "/dev", "/sys", "/proc", "/run", "/etc", "/lib/modules", "/usr")
 _INSTANCE = {path: name for name, path in reversed(FIELDS.items())}
 _SOCKET = re.compile(r"unix:(?://)?(/[^\s,;'\"]+)|(/[^\s,;'\"=]+\.sock)\b")
 _REFERENCE = re.compile(r"\$\$\((\w+)\)|\$\((\w+)\)")
@@ -146,6 +147,8 @@ def _command(
     known = _environment(container, things)
     asked = [_expand(word, known) for word in container.get("command") or ()]
     words = [_expand(word, known) for word in container.get("args") or ()]
+    if not program.argv:
+        return _image_command(pod, container, asked, words, known)
     if asked and posixpath.basename(asked[0]) in SHELLS:
         argv = [*asked, *words]
     else:
@@ -157,6 +160,40 @@ def _command(
         {name: _replace_paths(value, places) for name, value in {**program.env, **known}.items()},
         program.directory,
     )
+
+
+def _image_command(
+    pod: Manifest, container: Manifest, asked: Sequence[str], words: Sequence[str], known: Mapping[str, str]
+) -> Command:
+    """The driver in its own image: its directories are where the manifests mount them."""
+    places = _socket(container, [*asked, *words, *known.values()])
+    sockets = {posixpath.dirname(path) for path in places}
+    volumes = {volume["name"]: volume for volume in pod.get("volumes") or ()}
+    directories, host_paths = {}, {}
+    for mount in container.get("volumeMounts") or ():
+        path, volume = mount["mountPath"].rstrip("/") or "/", volumes.get(mount["name"], {})
+        if path in sockets or _is_below(path, (KUBELET,)):
+            continue
+        source = str((volume.get("hostPath") or {}).get("path", ""))
+        if source and _is_below(source, SAME_PATHS) and not _is_below(source, (KUBELET,)):
+            host_paths[path] = source
+        elif "hostPath" in volume or "emptyDir" in volume:
+            directories[path] = str(mount["name"])
+    return Command(
+        tuple(_replace_paths(word, places) for word in words),
+        {name: _replace_paths(value, places) for name, value in known.items()},
+        container=ImageCommand(
+            str(container["image"]),
+            tuple(_replace_paths(word, places) for word in asked),
+            bool((container.get("securityContext") or {}).get("privileged")),
+            directories,
+            host_paths,
+        ),
+    )
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def _environment(container: Manifest, things: Sequence[Manifest]) -> dict[str, str]:
@@ -255,7 +292,7 @@ def _directories(pod: Manifest, container: Manifest, texts: Sequence[str]) -> di
     for mount in container.get("volumeMounts") or ():
         path = mount["mountPath"].rstrip("/") or "/"
         kept = "hostPath" in volumes.get(mount["name"], {}) or "emptyDir" in volumes.get(mount["name"], {})
-        if not kept or path in sockets or any(path == s or path.startswith(f"{s}/") for s in SAME_PATHS):
+        if not kept or path in sockets or _is_below(path, SAME_PATHS):
             continue
         if any(re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w.-])", text) for text in texts):
             made[path] = f"${{STATE_DIR}}/{mount['name']}"

@@ -29,12 +29,23 @@ class DeploymentShape(StrEnum):
     ONE_NODE = "one-node"  # one instance with both services, on the first node
 
 
+class ImageCommand(Struct, frozen=True):
+    """A driver in its own image, as the container of its manifests is described."""
+
+    image: str
+    entrypoint: tuple[str, ...] = ()  # instead of the image's
+    privileged: bool = False
+    directories: Mapping[str, str] = {}  # path in the container: name of a directory of the instance
+    host_paths: Mapping[str, str] = {}  # path in the container: path of the machine
+
+
 class Command(Struct, frozen=True):
     """How to start an instance. Variables such as `$CSI_ENDPOINT` differ between instances."""
 
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # of an image: its arguments
     env: Mapping[str, str] = {}
     directory: str = "/"
+    container: ImageCommand | None = None  # to run with a container runtime
 
 
 class ExternalDriver(Struct, frozen=True, kw_only=True):
@@ -54,7 +65,13 @@ class ExternalDriver(Struct, frozen=True, kw_only=True):
     # Of the author's manifests, as they are written: definitions and their objects, configuration, roles.
     resources: tuple[Mapping[str, Any], ...] = ()
     cluster_roles: tuple[str, ...] = ()  # which the manifests give to the driver's account
+    environment: Mapping[str, str] = {}  # of the caller, for the driver's containers
     has_account: bool = False  # the manifests start the driver in pods with a service account
+
+    @property
+    def runs_images(self) -> bool:
+        """Whether it needs a container runtime."""
+        return any(command is not None and command.container for command in (self.controller, self.node))
 
     @property
     def is_single_program(self) -> bool:

@@ -28,7 +28,7 @@ DEFAULTS = {
     "provisioner": ("--extra-create-metadata", "--timeout=60s"),
     "attacher": ("--timeout=60s",),
     "resizer": ("--timeout=60s",),
-    "snapshotter": ("--extra-create-metadata",),
+    "snapshotter": (),  # off upstream, and drivers refuse parameters that they do not know
 }
 
 

@@ -6,6 +6,7 @@ the node, `$SHARED_DIR` one that all nodes share, like a network file system.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -23,12 +24,14 @@ from volplane.api.names import sanitize_driver
 from volplane.api.snapshot import VolumeGroupSnapshotClass
 from volplane.cluster.apply import parse_object
 from volplane.cluster.external_driver import host_paths
+from volplane.cluster.external_driver.caller_environment import SECRET
 from volplane.cluster.external_driver.command import FIELDS, MODE, PATHS, SHARED, SOCKET, STATE, for_manifest
 from volplane.cluster.external_driver.model import (
     Command,
     DeploymentShape,
     DiscoveredDriver,
     ExternalDriver,
+    ImageCommand,
     resolve_shape,
 )
 from volplane.cluster.external_driver.sidecar_flags import find_flags
@@ -71,6 +74,11 @@ def build_manifests(
     sidecars = sorted(find_flags(external, facts, where))
     things += [bind_sidecar(f"{namespace}-{name}", namespace, "driver", name) for name in sidecars]
     things += [bind_role(f"{namespace}-{role}", namespace, "driver", role) for role in external.cluster_roles]
+    # Its roles are in manifests that are not here: it gets all rights, as when it was discovered.
+    things.append(bind_role(f"{namespace}-driver", namespace, "driver", "cluster-admin"))
+    if external.environment:
+        data = {name: b64encode(value.encode()).decode() for name, value in external.environment.items()}
+        things.append(_manifest("v1", "Secret", SECRET, namespace, data=data))
     if sidecars:
         things.append(bind_leases("driver-leases", namespace, "driver"))
     made = [parse_object(thing) for thing in things]
@@ -245,9 +253,12 @@ class _WorkloadBuilder:
             },
             _directory("state", f"{KUBELET}/csi-data/{self.facts.name}"),
             _directory("shared", self.shared),
+            {"name": "devices", "hostPath": {"path": "/dev", "type": "Directory"}},
         ]
         hidden = host_paths.hidden_paths(command)
         volumes += [{"name": f"path-{n}", "hostPath": {"path": path}} for n, path in enumerate(hidden)]
+        if command.container is not None:
+            volumes += [volume for volume, _ in self._image_volumes(command.container)]
         return {
             "serviceAccountName": "driver",
             "hostNetwork": True,
@@ -273,19 +284,47 @@ class _WorkloadBuilder:
             {"name": "kubelet", "mountPath": KUBELET, "mountPropagation": "Bidirectional"},
             {"name": "state", "mountPath": STATE},
             {"name": "shared", "mountPath": SHARED},
+            {"name": "devices", "mountPath": "/dev"},
         ]
         hidden = host_paths.hidden_paths(command)
         mounts += [{"name": f"path-{n}", "mountPath": path} for n, path in enumerate(hidden)]
+        words = [for_manifest(word) for word in command.argv]
+        if (container := command.container) is not None:
+            mounts = [mount for mount in mounts if mount["mountPath"] not in container.directories]
+            mounts += [mount for _, mount in self._image_volumes(container)]
+            entrypoint = [for_manifest(word) for word in container.entrypoint]
+            start: Manifest = {"image": container.image, "args": words}
+            start |= {"command": entrypoint} if entrypoint else {}
+        else:
+            start = {
+                "image": f"localhost/{self.facts.name.lower()}",
+                "command": words,
+                "workingDir": command.directory,
+            }
         return {
             "name": "driver",
-            "image": f"localhost/{self.facts.name.lower()}",
-            "command": [for_manifest(word) for word in command.argv],
-            "workingDir": command.directory,
+            **start,
             "env": [e for e in env if e["name"] not in own or "value" in e],
+            "envFrom": [{"secretRef": {"name": SECRET}}] if self.external.environment else [],
             "livenessProbe": LIVENESS,
             "securityContext": {"privileged": True},
             "volumeMounts": mounts,
         }
+
+    def _image_volumes(self, container: ImageCommand) -> list[tuple[Manifest, Manifest]]:
+        """What the container of the author's manifests mounts: a volume and its mount each."""
+        places = [
+            (path, f"{KUBELET}/csi-data/{self.facts.name}/{name}", "DirectoryOrCreate")
+            for path, name in container.directories.items()
+        ]
+        places += [(path, source, "") for path, source in container.host_paths.items()]
+        return [
+            (
+                {"name": f"own-{number}", "hostPath": {"path": source, "type": kind}},
+                {"name": f"own-{number}", "mountPath": path},
+            )
+            for number, (path, source, kind) in enumerate(places)
+        ]
 
     def _registrar(self) -> Manifest:
         path = f"{KUBELET}/plugins/{self.facts.name}/csi.sock"

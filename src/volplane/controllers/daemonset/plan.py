@@ -23,6 +23,8 @@ from volplane.api.core import (
     PodSpec,
     Toleration,
 )
+from volplane.api.selectors import LabelMatcher
+from volplane.rules.adoption import AdoptionStep, claim_objects
 from volplane.rules.pods import has_ended
 from volplane.rules.taints import (
     DISK_PRESSURE,
@@ -63,13 +65,20 @@ class SetDaemonSetStatus(Struct, frozen=True):
     status: DaemonSetStatus
 
 
-Step = CreatePod | DeletePod | SetDaemonSetStatus
+Step = AdoptionStep | CreatePod | DeletePod | SetDaemonSetStatus
 
 
 def plan(
-    wanted: DaemonSet, nodes: Sequence[Node], pods: Sequence[Pod], now: datetime
+    wanted: DaemonSet,
+    nodes: Sequence[Node],
+    owned: Sequence[Pod],
+    now: datetime,
+    orphans: Sequence[Pod] = (),
 ) -> Iterator[Step | Wait]:
-    """Steps for a daemon set, all nodes, and the pods it controls."""
+    """Steps for a daemon set, all nodes, the pods it controls, and those that nothing controls."""
+    claimed = claim_objects(wanted, selector_of(wanted), owned, orphans)
+    yield from claimed.steps
+    pods = claimed.objects
     placed: dict[str, list[Pod]] = {}
     for pod in pods:
         placed.setdefault(target_of(pod), []).append(pod)
@@ -83,6 +92,10 @@ def plan(
     if status != wanted.status:
         yield SetDaemonSetStatus(status)
     yield from availability(pods, wanted.spec.min_ready_seconds, now)
+
+
+def selector_of(wanted: DaemonSet) -> LabelMatcher:
+    return LabelMatcher.of(wanted.spec.selector)
 
 
 def is_eligible(wanted: DaemonSet, node: Node) -> bool:

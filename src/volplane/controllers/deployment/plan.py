@@ -14,7 +14,11 @@ from msgspec import Struct, structs
 from volplane.api.apps import Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec
 from volplane.api.core import PodTemplateSpec
 from volplane.api.meta import LabelSelector, ObjectMeta
+from volplane.api.selectors import LabelMatcher
+from volplane.rules.adoption import AdoptionStep, claim_objects
+from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import (
+    controller_uids,
     desired_replicas,
     fraction_of,
     owner_reference,
@@ -23,6 +27,7 @@ from volplane.rules.workloads import (
 )
 
 HASH_LABEL = "pod-template-hash"
+REPLICA_FAILURE, CREATE_ERROR = "ReplicaFailure", "ReplicaSetCreateError"
 REVISION = "deployment.kubernetes.io/revision"
 
 
@@ -50,11 +55,30 @@ class SetDeploymentStatus(Struct, frozen=True):
     status: DeploymentStatus
 
 
-Step = CreateReplicaSet | ScaleReplicaSet | SetRevision | DeleteReplicaSet | SetDeploymentStatus
+Step = (
+    AdoptionStep | CreateReplicaSet | ScaleReplicaSet | SetRevision | DeleteReplicaSet | SetDeploymentStatus
+)
 
 
-def plan(wanted: Deployment, sets: Sequence[ReplicaSet], now: str) -> Iterator[Step]:
-    """Steps for a deployment and the sets it controls."""
+class DeploymentView(Struct, frozen=True):
+    wanted: Deployment
+    sets: Sequence[ReplicaSet]  # that it controls
+    now: str
+    orphans: Sequence[ReplicaSet] = ()  # of its namespace, without a controller
+    failure: str = ""  # why the new set could not be created in this pass
+
+
+def plan(view: DeploymentView) -> Iterator[Step | Wait]:
+    wanted, now = view.wanted, view.now
+    claimed = claim_objects(wanted, selector_of(wanted), view.sets, view.orphans)
+    sets = claimed.objects
+    if view.failure:
+        status = current_status(wanted, None, sets, now, failure=view.failure)
+        if status != wanted.status:
+            yield SetDeploymentStatus(status)
+        yield Wait(WaitReason.RETRY, message=view.failure, backoff=True)
+        return
+    yield from claimed.steps
     current = next((s for s in sets if serves(s, wanted)), None)
     old = [s for s in sets if s is not current]
     if not wanted.is_deleting:
@@ -69,6 +93,16 @@ def plan(wanted: Deployment, sets: Sequence[ReplicaSet], now: str) -> Iterator[S
     status = current_status(wanted, current, sets, now)
     if status != wanted.status:
         yield SetDeploymentStatus(status)
+
+
+def selector_of(wanted: Deployment) -> LabelMatcher:
+    return LabelMatcher.of(wanted.spec.selector)
+
+
+def is_same_set(held: ReplicaSet, made: ReplicaSet) -> bool:
+    """Whether the set that exists is the one that was to be made: of the same owner and template."""
+    same = without_label(held.spec.template, HASH_LABEL) == without_label(made.spec.template, HASH_LABEL)
+    return same and controller_uids(held) == controller_uids(made)
 
 
 def serves(candidate: ReplicaSet, wanted: Deployment) -> bool:
@@ -167,7 +201,12 @@ def _history(wanted: Deployment, old: Sequence[ReplicaSet]) -> Iterator[DeleteRe
 
 
 def current_status(
-    wanted: Deployment, current: ReplicaSet | None, sets: Sequence[ReplicaSet], now: str
+    wanted: Deployment,
+    current: ReplicaSet | None,
+    sets: Sequence[ReplicaSet],
+    now: str,
+    *,
+    failure: str = "",
 ) -> DeploymentStatus:
     total = sum(s.status.replicas for s in sets)
     ready = sum(s.status.ready_replicas for s in sets)
@@ -183,8 +222,30 @@ def current_status(
         available_replicas=available,
         unavailable_replicas=max(desired_replicas(wanted) - available, 0),
         collision_count=wanted.status.collision_count,
-        conditions=(_availability(wanted, enough, now), _progress(wanted, current, done, now)),
+        conditions=(
+            _availability(wanted, enough, now),
+            _create_error(wanted, failure, now) if failure else _progress(wanted, current, done, now),
+            *_failures(current, sets),
+        ),
     )
+
+
+def _failures(current: ReplicaSet | None, sets: Sequence[ReplicaSet]) -> tuple[DeploymentCondition, ...]:
+    """Why pods cannot be created: the condition of the current set, else of any."""
+    for each in (current, *sets):
+        for condition in each.status.conditions if each is not None else ():
+            if condition.type == REPLICA_FAILURE:
+                return (
+                    DeploymentCondition(
+                        type=condition.type,
+                        status=condition.status,
+                        reason=condition.reason,
+                        message=condition.message,
+                        last_update_time=condition.last_transition_time,
+                        last_transition_time=condition.last_transition_time,
+                    ),
+                )
+    return ()
 
 
 def _availability(wanted: Deployment, enough: bool, now: str) -> DeploymentCondition:
@@ -208,6 +269,10 @@ def _progress(wanted: Deployment, current: ReplicaSet | None, done: bool, now: s
         return _condition(wanted, "Progressing", "True", "NewReplicaSetAvailable", text, now)
     reason = "ReplicaSetUpdated" if current else "NewReplicaSetCreated"
     return _condition(wanted, "Progressing", "True", reason, f'ReplicaSet "{name}" is progressing.', now)
+
+
+def _create_error(wanted: Deployment, failure: str, now: str) -> DeploymentCondition:
+    return _condition(wanted, "Progressing", "False", CREATE_ERROR, failure, now)
 
 
 def _condition(

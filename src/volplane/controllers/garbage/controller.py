@@ -18,7 +18,6 @@ from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.errors import Conflict
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.client.cache import Cache, CacheIndex
-from volplane.controllers.garbage.custom import CustomKinds, FollowedKind
 from volplane.controllers.garbage.plan import (
     FOREGROUND,
     DeleteObject,
@@ -31,6 +30,7 @@ from volplane.controllers.garbage.plan import (
     plan,
 )
 from volplane.loops.controller import Controller
+from volplane.loops.custom_kinds import CustomKinds, FollowedKind
 from volplane.loops.events import RecentEntries
 from volplane.rules.steps import CommonStep, RecordEvent, warning
 

@@ -64,7 +64,7 @@ def plan(obj: Resource, owners: Mapping[str, OwnerState], dependents: Sequence[D
     if obj.is_deleting:
         yield from _as_owner(obj, owners, dependents)
     else:
-        yield from _as_dependent(obj, owners)
+        yield from _as_dependent(obj, owners, dependents)
 
 
 def _as_owner(
@@ -76,10 +76,11 @@ def _as_owner(
         if not dependents:
             yield RemoveDeletionFinalizer(obj, ORPHAN)
     elif FOREGROUND in finalizers:
-        yield from (DeleteObject(d.object, "Foreground") for d in dependents if not d.object.is_deleting)
-        if _blocks_waiting_owner(obj, owners) and any(_is_waiting(d.object) for d in dependents):
+        # What becomes of each dependent is its own plan: it may have another owner.
+        others = [d for d in dependents if d.object.uid != obj.uid]
+        if _blocks_waiting_owner(obj, owners) and any(_is_waiting(d.object) for d in others):
             yield UnblockOwners(obj)
-        if not any(d.reference.block_owner_deletion for d in dependents):
+        if not any(d.reference.block_owner_deletion for d in others):
             yield RemoveDeletionFinalizer(obj, FOREGROUND)
 
 
@@ -93,17 +94,26 @@ def _is_waiting(obj: Resource) -> bool:
     return obj.is_deleting and FOREGROUND in obj.metadata.finalizers
 
 
-def _as_dependent(obj: Resource, owners: Mapping[str, OwnerState]) -> Iterator[Step]:
+def _as_dependent(
+    obj: Resource, owners: Mapping[str, OwnerState], dependents: Sequence[Dependent]
+) -> Iterator[Step]:
     references = obj.metadata.owner_references
     if not references:
         return
     absent = tuple(r for r in references if owners[r.uid] is OwnerState.ABSENT)
-    waiting = [r for r in references if owners[r.uid] is OwnerState.WAITING]
+    waiting = tuple(r for r in references if owners[r.uid] is OwnerState.WAITING)
     if len(absent) + len(waiting) < len(references):
-        # It has another owner: only the references to absent owners are removed.
-        if absent:
-            yield RemoveOwnerRef(obj, tuple(r.uid for r in absent))
-    elif waiting:
-        yield DeleteObject(obj, "Foreground")
+        # It has another owner. A reference to a waiting owner is removed, too: it would block that owner.
+        if leaving := absent + waiting:
+            yield RemoveOwnerRef(obj, tuple(r.uid for r in leaving))
+    elif waiting and dependents:
+        yield DeleteObject(obj, "Foreground", absent)
     else:
-        yield DeleteObject(obj, "Background", absent)
+        yield DeleteObject(obj, _propagation(obj), absent)
+
+
+def _propagation(obj: Resource) -> str:
+    """What the object's finalizers ask for."""
+    if ORPHAN in obj.metadata.finalizers:
+        return "Orphan"
+    return "Foreground" if FOREGROUND in obj.metadata.finalizers else "Background"

@@ -14,7 +14,7 @@ from volplane.base.backoff import Backoff
 BACKOFF = Backoff(10.0, 600.0)
 
 
-def waits_for_the_end(job: Job) -> bool:
+def replaces_only_ended_pods(job: Job) -> bool:
     """Whether a terminating pod is replaced only when it has ended."""
     return job.spec.pod_replacement_policy == "Failed"
 
@@ -23,7 +23,7 @@ def has_failed(job: Job, pod: Pod) -> bool:
     if pod.status.phase == "Failed":
         return True
     # A pod on a lost node may never report that it failed.
-    return pod.is_deleting and pod.status.phase != "Succeeded" and not waits_for_the_end(job)
+    return pod.is_deleting and pod.status.phase != "Succeeded" and not replaces_only_ended_pods(job)
 
 
 # The failure policy
@@ -32,6 +32,7 @@ def has_failed(job: Job, pod: Pod) -> bool:
 class FailureRuling(Struct, frozen=True):
     counts: bool = True
     ends_job: str = ""  # why, when the job fails with this pod
+    fails_index: bool = False  # whatever its backoffLimitPerIndex is
 
 
 def ruling(job: Job, pod: Pod) -> FailureRuling:
@@ -43,7 +44,8 @@ def ruling(job: Job, pod: Pod) -> FailureRuling:
             continue
         if rule.action == "FailJob":
             return FailureRuling(ends_job=f"{why} matching FailJob rule at index {at}")
-        return FailureRuling(counts=rule.action != "Ignore")
+        fails_index = rule.action == "FailIndex" and job.spec.backoff_limit_per_index is not None
+        return FailureRuling(counts=rule.action != "Ignore", fails_index=fails_index)
     return FailureRuling()
 
 

@@ -6,7 +6,7 @@ deleted and counted, then the end (Complete or Failed), after which none of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct, structs
@@ -14,14 +14,27 @@ from msgspec import Struct, structs
 from volplane.api.batch import Job, JobCondition, JobStatus
 from volplane.api.core import Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, PodTemplateSpec
 from volplane.api.finalizers import JOB_TRACKING_FINALIZER
+from volplane.api.selectors import LabelMatcher
 from volplane.base.units import format_time
 from volplane.controllers.job import completion_indexes as indexes
-from volplane.controllers.job.failure_policy import has_failed, pause, restarts, ruling, waits_for_the_end
+from volplane.controllers.job.failure_policy import (
+    has_failed,
+    pause,
+    replaces_only_ended_pods,
+    restarts,
+    ruling,
+)
+from volplane.controllers.job.index_failures import (
+    limits_each_index,
+    pause_of_index,
+    replacement_annotations,
+)
 from volplane.controllers.job.tracking import JobTally, is_indexed, is_tracked, tally
+from volplane.rules.adoption import AdoptionStep, AdoptObject, claim_objects
 from volplane.rules.pods import has_ended
 from volplane.rules.steps import RecordEvent, normal, warning
 from volplane.rules.waits import Wait, WaitReason
-from volplane.rules.workloads import CreatePod, DeletePod, first_to_go, is_active, is_ready, pod_of
+from volplane.rules.workloads import CreatePod, DeletePod, is_active, is_ready, pod_of, sort_for_deletion
 
 BURST = 500  # pods created or deleted in one pass
 ENDS = ("Complete", "Failed")
@@ -48,16 +61,29 @@ class DeleteExpiredJob(Struct, frozen=True):
     """Delete the job: its ttlSecondsAfterFinished has passed."""
 
 
-Step = SetJobStatus | RemoveTrackingFinalizer | CreatePod | DeletePod | DiscardPod | DeleteExpiredJob
+Step = (
+    AdoptionStep
+    | SetJobStatus
+    | RemoveTrackingFinalizer
+    | CreatePod
+    | DeletePod
+    | DiscardPod
+    | DeleteExpiredJob
+)
 
 
-def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait | RecordEvent]:
-    """Steps for a job and the pods it controls."""
-    if is_finished(job) or job.is_deleting:
-        yield from (RemoveTrackingFinalizer(p) for p in pods if is_tracked(p))
+def plan(
+    job: Job, owned: Sequence[Pod], now: datetime, orphans: Sequence[Pod] = ()
+) -> Iterator[Step | Wait | RecordEvent]:
+    """Steps for a job, the pods it controls, and those that nothing controls."""
+    if not may_adopt(job):
+        yield from (RemoveTrackingFinalizer(p) for p in owned if is_tracked(p))
         if not job.is_deleting:
             yield from _expiry(job, now)
         return
+    claimed = claim_objects(job, selector_of(job), owned, orphans)
+    yield from claimed.steps
+    pods = [_as_tracked(p) if AdoptObject(p) in claimed.steps else p for p in claimed.objects]
     verdict = _written_verdict(job)
     count = tally(job, pods, ending=verdict.type if verdict else "")
     active = [p for p in pods if is_active(p)]
@@ -79,6 +105,22 @@ def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait |
     else:
         yield from _manage_pods(job, pods, active, count, now)
         yield from _deadline(job, status, now)
+
+
+def selector_of(job: Job) -> LabelMatcher:
+    return LabelMatcher.of(job.spec.selector)
+
+
+def may_adopt(job: Job) -> bool:
+    return not job.is_deleting and not is_finished(job)
+
+
+def _as_tracked(pod: Pod) -> Pod:
+    """An adopted pod as it will be: adoption adds the finalizer."""
+    if is_tracked(pod):
+        return pod
+    finalizers = (*pod.metadata.finalizers, JOB_TRACKING_FINALIZER)
+    return structs.replace(pod, metadata=structs.replace(pod.metadata, finalizers=finalizers))
 
 
 def is_finished(job: Job) -> bool:
@@ -115,6 +157,13 @@ def _verdict(
         return failure("BackoffLimitExceeded", "Job has reached the specified backoff limit")
     if _deadline_left(job, job.status, now) == 0:
         return failure("DeadlineExceeded", "Job was active longer than specified deadline")
+    if limits_each_index(job):
+        most, failed = spec.max_failed_indexes, len(count.failed_indexes)
+        if most is not None and failed > most:
+            message = "Job has exceeded the specified maximal number of failed indexes"
+            return failure("MaxFailedIndexesExceeded", message)
+        if failed and failed + len(count.completed) >= (spec.completions or 0):
+            return failure("FailedIndexes", "Job has failed indexes")
     rule = _success_rule(job, count)
     if rule is not None:
         return success("SuccessPolicy", f"Matched rules at index {rule}")
@@ -131,6 +180,8 @@ def _success_rule(job: Job, count: JobTally) -> int | None:
         asked = None
         if rule.succeeded_indexes is not None:
             asked = indexes.parse(rule.succeeded_indexes, job.spec.completions or 0)
+            if not asked:  # the number of completions was lowered below all of them
+                continue
         have = len(count.completed if asked is None else count.completed & asked)
         enough = rule.succeeded_count if rule.succeeded_count is not None else len(asked or ())
         if have >= enough:
@@ -198,9 +249,12 @@ def _manage_pods(
         # Never both in one pass: a deleted pod may free the index of a new one.
         yield from (DiscardPod(p) for p in surplus[:BURST])
         return
-    going = sum(p.is_deleting and not has_ended(p) for p in pods) if waits_for_the_end(job) else 0
+    going = sum(p.is_deleting and not has_ended(p) for p in pods) if replaces_only_ended_pods(job) else 0
     missing = min(wanted - len(active) - going, BURST)
     if missing <= 0:
+        return
+    if limits_each_index(job):
+        yield from _create_for_indexes(job, _pending(job, pods, count)[:missing], count, now)
         return
     left = pause(job, pods, now)
     if left:
@@ -211,6 +265,22 @@ def _manage_pods(
             yield CreatePod(new_pod(job, index))
     else:
         yield from (CreatePod(new_pod(job)) for _ in range(missing))
+
+
+def _create_for_indexes(
+    job: Job, pending: Sequence[int], count: JobTally, now: datetime
+) -> Iterator[CreatePod | Wait]:
+    """Each index waits for its own backoff."""
+    pauses = []
+    for index in pending:
+        failed = count.awaiting_replacement.get(index)
+        left = pause_of_index(failed, now)
+        if left:
+            pauses.append(left)
+        else:
+            yield CreatePod(new_pod(job, index, replacement_annotations(job, failed)))
+    if pauses:
+        yield Wait(WaitReason.POD_FAILURE_BACKOFF, seconds=min(pauses))
 
 
 def _wanted_pods(job: Job, count: JobTally, active: int) -> int:
@@ -225,13 +295,13 @@ def _surplus(job: Job, active: Sequence[Pod], too_many: int) -> list[Pod]:
     going: list[Pod] = []
     if is_indexed(job):
         seen: set[int] = set()
-        for pod in reversed(first_to_go(active)):
+        for pod in reversed(sort_for_deletion(active)):
             index = indexes.index_of(pod, job.spec.completions)
             if index is None or index in seen:
                 going.append(pod)
             else:
                 seen.add(index)
-    rest = [p for p in first_to_go(active) if p not in going]
+    rest = [p for p in sort_for_deletion(active) if p not in going]
     return going + rest[: max(too_many - len(going), 0)]
 
 
@@ -239,13 +309,14 @@ def _pending(job: Job, pods: Sequence[Pod], count: JobTally) -> list[int]:
     busy = {
         indexes.index_of(p, job.spec.completions)
         for p in pods
-        if is_active(p) or (waits_for_the_end(job) and not has_ended(p))
+        if is_active(p) or (replaces_only_ended_pods(job) and not has_ended(p))
     }
-    return [i for i in range(job.spec.completions or 0) if i not in count.completed and i not in busy]
+    done = count.completed | count.failed_indexes
+    return [i for i in range(job.spec.completions or 0) if i not in done and i not in busy]
 
 
-def new_pod(job: Job, index: int | None = None) -> Pod:
-    template = job.spec.template if index is None else _indexed_template(job, index)
+def new_pod(job: Job, index: int | None = None, annotations: Mapping[str, str] | None = None) -> Pod:
+    template = job.spec.template if index is None else _indexed_template(job, index, annotations or {})
     made = pod_of(template, job)
     finalizers = tuple(f for f in made.metadata.finalizers if f != JOB_TRACKING_FINALIZER)
     metadata = structs.replace(made.metadata, finalizers=(*finalizers, JOB_TRACKING_FINALIZER))
@@ -254,11 +325,11 @@ def new_pod(job: Job, index: int | None = None) -> Pod:
     return structs.replace(made, metadata=metadata)
 
 
-def _indexed_template(job: Job, index: int) -> PodTemplateSpec:
+def _indexed_template(job: Job, index: int, annotations: Mapping[str, str]) -> PodTemplateSpec:
     template, mark = job.spec.template, {indexes.ANNOTATION: str(index)}
     metadata = structs.replace(
         template.metadata,
-        annotations={**template.metadata.annotations, **mark},
+        annotations={**template.metadata.annotations, **mark, **annotations},
         labels={**template.metadata.labels, **mark},
     )
     spec = structs.replace(
@@ -298,6 +369,7 @@ def _current_status(job: Job, pods: Sequence[Pod], count: JobTally, now: datetim
         failed=count.failed,
         uncounted_terminated_pods=count.uncounted,
         completed_indexes=indexes.write(count.completed) if is_indexed(job) else "",
+        failed_indexes=indexes.write(count.failed_indexes) if limits_each_index(job) else None,
     )
 
 

@@ -6,7 +6,7 @@ the uid becomes a number. Indexed successes need no uid: an index cannot succeed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -15,6 +15,12 @@ from volplane.api.core import Pod
 from volplane.api.finalizers import JOB_TRACKING_FINALIZER
 from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job.failure_policy import has_failed, ruling
+from volplane.controllers.job.index_failures import (
+    find_awaiting_replacement,
+    find_failed_indexes,
+    limits_each_index,
+)
+from volplane.rules.workloads import is_active
 
 MOST_UNCOUNTED = 500  # so that the status stays small
 
@@ -25,6 +31,9 @@ class JobTally(Struct, frozen=True):
     uncounted: UncountedTerminatedPods
     completed: frozenset[int]  # indexes
     done_with: tuple[Pod, ...]  # their finalizer may be removed once the tally is written
+    failed_indexes: frozenset[int] = frozenset()
+    awaiting_replacement: Mapping[int, Pod] = {}  # index → its last failed pod, which is not counted yet
+    failures_awaiting: int = 0  # how many of these count
 
     @property
     def successes(self) -> int:
@@ -33,7 +42,7 @@ class JobTally(Struct, frozen=True):
 
     @property
     def failures(self) -> int:
-        return self.failed + len(self.uncounted.failed)
+        return self.failed + len(self.uncounted.failed) + self.failures_awaiting
 
 
 def is_tracked(pod: Pod) -> bool:
@@ -53,6 +62,8 @@ def tally(job: Job, pods: Sequence[Pod], *, ending: str = "") -> JobTally:
     succeeded = status.succeeded + len(held.succeeded) - len(good)
     failed = status.failed + len(held.failed) - len(bad)
     completed = indexes.parse(status.completed_indexes, job.spec.completions or 0)
+    failed_indexes, awaiting = _index_failures(job, pods, completed)
+    kept = set() if ending else {p.uid for p in awaiting.values()}
     done_with: list[Pod] = []
     for pod in _in_order(job, pods):
         if len(good) + len(bad) >= MOST_UNCOUNTED:
@@ -63,6 +74,8 @@ def tally(job: Job, pods: Sequence[Pod], *, ending: str = "") -> JobTally:
                 completed |= set() if index is None else {index}
             elif pod.uid not in good:
                 good.append(pod.uid)
+        elif pod.uid in kept:
+            continue
         elif has_failed(job, pod) or ending == "FailureTarget":
             if pod.uid not in bad and _counts(job, pod):
                 bad.append(pod.uid)
@@ -72,7 +85,28 @@ def tally(job: Job, pods: Sequence[Pod], *, ending: str = "") -> JobTally:
     if is_indexed(job):
         succeeded = len(completed)
     uncounted = UncountedTerminatedPods(succeeded=tuple(good), failed=tuple(bad))
-    return JobTally(succeeded, failed, uncounted, frozenset(completed), tuple(done_with))
+    return JobTally(
+        succeeded,
+        failed,
+        uncounted,
+        frozenset(completed),
+        tuple(done_with),
+        frozenset(failed_indexes),
+        awaiting,
+        sum(ruling(job, p).counts for p in awaiting.values() if p.uid in kept),
+    )
+
+
+def _index_failures(job: Job, pods: Sequence[Pod], completed: set[int]) -> tuple[set[int], dict[int, Pod]]:
+    """The indexes that have failed for good, and the last failed pods of those that are tried again."""
+    if not limits_each_index(job):
+        return set(), {}
+    tracked = [p for p in pods if is_tracked(p)]
+    failed = find_failed_indexes(job, tracked)
+    running = {indexes.index_of(p, job.spec.completions) for p in pods if is_active(p)}
+    succeeded = {indexes.index_of(p, job.spec.completions) for p in tracked if p.status.phase == "Succeeded"}
+    settled = {index for index in completed | failed | running | succeeded if index is not None}
+    return failed, find_awaiting_replacement(job, tracked, settled)
 
 
 def _in_order(job: Job, pods: Iterable[Pod]) -> list[Pod]:

@@ -1,1 +1,1 @@
-"""Quotas: their status shows how much of them the claims of the namespace use."""
+"""Quotas: their status shows how much of them the objects of the namespace use."""

@@ -140,7 +140,7 @@ def set_finalizers(
 ) -> Iterator[SetFinalizers]:
     """Add missing finalizers; the one for a bound content only if the content goes with the snapshot."""
     kind = snapshots.kind_of(snapshot)
-    wanted = [*kind.source_finalizers, *([kind.bound_finalizer] if goes_along(content) else [])]
+    wanted = [*kind.source_finalizers, *([kind.bound_finalizer] if is_deleted_with_snapshot(content) else [])]
     have = snapshot.metadata.finalizers
     missing = [f for f in wanted if f not in have]
     chosen = class_name if snapshots.class_name(snapshot) is None else None
@@ -148,7 +148,7 @@ def set_finalizers(
         yield SetFinalizers((*have, *missing), chosen)
 
 
-def goes_along(content: AnyContent | None) -> bool:
+def is_deleted_with_snapshot(content: AnyContent | None) -> bool:
     """The content is deleted with its snapshot."""
     return content is not None and content.spec.deletion_policy == snapshots.DELETE
 
@@ -216,7 +216,7 @@ def delete_content(content: AnyContent | None) -> Iterator[AnnotateBeingDeleted 
         return
     if snapshots.kind_of(content).being_deleted not in content.metadata.annotations:
         yield AnnotateBeingDeleted()
-    if goes_along(content) and not content.is_deleting:
+    if is_deleted_with_snapshot(content) and not content.is_deleting:
         yield DeleteContent()
 
 
@@ -226,6 +226,6 @@ def remove_finalizers(
     """A snapshot that takes its content along keeps its finalizer until the content is gone."""
     bound = snapshots.kind_of(snapshot).bound_finalizer
     have = snapshot.metadata.finalizers
-    kept = tuple(f for f in have if f not in ours or (f == bound and goes_along(content)))
+    kept = tuple(f for f in have if f not in ours or (f == bound and is_deleted_with_snapshot(content)))
     if kept != have:
         yield SetFinalizers(kept)

@@ -156,12 +156,12 @@ def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step |
         yield Wait(WaitReason.DELETED_WITH_GROUP, WaitData(names=(inputs.group,)), message=message)
         return
     yield from common.delete_content(content)
-    goes_along = common.goes_along(content)
+    is_deleted_with_snapshot = common.is_deleted_with_snapshot(content)
     # Keep the claim only while the driver may still copy it; the deletion of the content wakes us then.
-    if _keeps_claim(inputs) and not (goes_along and _is_being_taken(content)):
+    if _keeps_claim(inputs) and not (is_deleted_with_snapshot and _is_being_taken(content)):
         yield RemoveClaimFinalizer()
     yield from common.remove_finalizers(snapshot, ours, content)
-    if content is not None and goes_along:
+    if content is not None and is_deleted_with_snapshot:
         yield Wait(WaitReason.CONTENT_DELETION, WaitData(names=(content.name,)))
 
 

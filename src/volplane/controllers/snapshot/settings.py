@@ -28,6 +28,7 @@ class SnapshotControllerOptions(LeaderElectionOptions, frozen=True, kw_only=True
     feature_gates: Annotated[Mapping[str, bool], about("feature gates to switch on or off")] = {}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.worker_threads < 1:
             raise ValueError("option -worker-threads must be greater than zero")
 

@@ -18,13 +18,11 @@ from volplane.api.errors import AlreadyExists, APIError, Conflict
 from volplane.base import clock
 from volplane.controllers.statefulset import identity
 from volplane.controllers.statefulset.plan import (
-    AdoptObject,
     CreateClaims,
     CreatePodWithClaims,
     CreateRevision,
     DeleteRevision,
     PodStep,
-    ReleasePod,
     SetOwnerRefs,
     SetPodLabels,
     SetRevisionNumber,
@@ -33,7 +31,9 @@ from volplane.controllers.statefulset.plan import (
     Step,
     plan,
 )
+from volplane.loops import adoption
 from volplane.loops.controller import Controller
+from volplane.rules.adoption import AdoptObject, ReleaseObject
 from volplane.rules.steps import CommonStep
 from volplane.rules.workloads import (
     DeletePod,
@@ -41,7 +41,6 @@ from volplane.rules.workloads import (
     controller_uids,
     orphan_namespaces,
     owner_keys,
-    owner_reference,
 )
 
 
@@ -122,10 +121,8 @@ class StatefulSets(Controller[str, StatefulSetView, Step]):
     async def act(self, key: str, view: StatefulSetView, step: Step) -> None:
         wanted = view.wanted
         match step:
-            case AdoptObject(orphan):
-                await self._adopt(wanted, orphan)
-            case ReleasePod(pod):
-                await self._set_controller(pod, None)
+            case AdoptObject() | ReleaseObject():
+                await adoption.carry_out(self.client, wanted, step)
             case CreateRevision(revision):
                 await self._create_revision(wanted, revision)
             case SetRevisionNumber(revision, number):
@@ -171,26 +168,6 @@ class StatefulSets(Controller[str, StatefulSetView, Step]):
         )
 
     # --- owners
-
-    async def _adopt(self, wanted: StatefulSet, orphan: Pod | ControllerRevision) -> None:
-        live = await self.client.find(StatefulSet, wanted.name, wanted.namespace)
-        if live is None or live.uid != wanted.uid or live.is_deleting:
-            raise Conflict(f"{wanted.name} is being deleted and adopts nothing")
-        await self._set_controller(orphan, wanted)
-
-    async def _set_controller(self, obj: Pod | ControllerRevision, to: StatefulSet | None) -> None:
-        """Set the controller of an object, or none; only at this revision, since others may adopt it."""
-        others = [to_builtins(r) for r in obj.metadata.owner_references if not r.controller]
-        mine = [to_builtins(owner_reference(to))] if to else []
-        await self.client.patch(
-            type(obj),
-            obj.name,
-            obj.namespace,
-            merge={"metadata": {"ownerReferences": [*others, *mine] or None}},
-            uid=obj.uid,
-            revision=obj.metadata.resource_version,
-            missing_ok=True,
-        )
 
     async def _set_owner_refs(self, step: SetOwnerRefs) -> None:
         claim = step.claim

@@ -25,6 +25,7 @@ from volplane.controllers.statefulset.revisions import (
     last_known,
     revisions_to_delete,
 )
+from volplane.rules.adoption import AdoptionStep, AdoptObject, ReleaseObject
 from volplane.rules.pods import has_ended
 from volplane.rules.steps import CommonStep, RecordEvent, warning
 from volplane.rules.waits import Wait, WaitData, WaitReason
@@ -40,14 +41,6 @@ class StatefulSetView(Struct, frozen=True):
     revisions: Sequence[ControllerRevision] = ()
     claims: Mapping[str, PersistentVolumeClaim] = {}  # of the namespace, by name
     orphans: Sequence[Pod | ControllerRevision] = ()  # of the namespace, without a controller
-
-
-class AdoptObject(Struct, frozen=True):
-    orphan: Pod | ControllerRevision
-
-
-class ReleasePod(Struct, frozen=True):
-    pod: Pod
 
 
 class CreateRevision(Struct, frozen=True):
@@ -90,15 +83,7 @@ class SetStatefulSetStatus(Struct, frozen=True):
 
 
 PodStep = CreatePodWithClaims | CreateClaims | SetOwnerRefs | SetPodLabels | DeletePod
-Step = (
-    AdoptObject
-    | ReleasePod
-    | CreateRevision
-    | SetRevisionNumber
-    | DeleteRevision
-    | SetStatefulSetStatus
-    | PodStep
-)
+Step = AdoptionStep | CreateRevision | SetRevisionNumber | DeleteRevision | SetStatefulSetStatus | PodStep
 
 
 def plan(view: StatefulSetView) -> Iterator[Step | CommonStep]:
@@ -109,7 +94,7 @@ def plan(view: StatefulSetView) -> Iterator[Step | CommonStep]:
         return
     adopted = list(_adopt(view))
     yield from adopted
-    yield from (ReleasePod(p) for p in view.pods if p not in pods and not p.is_deleting)
+    yield from (ReleaseObject(p) for p in view.pods if p not in pods and not p.is_deleting)
     if adopted:
         return  # the next plan sees them as owned
     held = history(wanted, view.revisions)

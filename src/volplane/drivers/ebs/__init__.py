@@ -18,7 +18,7 @@ from volplane.drivers.ebs.controller import EbsController
 from volplane.drivers.ebs.ec2 import Ec2
 from volplane.drivers.ebs.node import MAX_VOLUMES, EbsNode, EbsNodeConfig
 from volplane.host import Host, NodePaths
-from volplane.web.sigv4 import AwsKeys
+from volplane.web.sigv4 import AwsKeys, NoAwsKeys
 
 __all__ = [
     "MAX_VOLUMES",
@@ -33,6 +33,8 @@ __all__ = [
     "run_controller",
     "run_node",
 ]
+
+NO_KEYS = "no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 
 class AwsAccount(Struct, frozen=True):
@@ -72,12 +74,14 @@ async def connect_ec2(account: AwsAccount, host: Host) -> Ec2:
 
 
 def find_keys() -> Callable[[], AwsKeys]:
-    """The keys that botocore's usual chain finds: environment, files, role."""
-    from botocore.session import Session  # slow to import, and only needed on AWS
-
+    """The keys that botocore's usual chain finds: environment, files, role. Raises NoAwsKeys."""
+    try:
+        from botocore.session import Session  # slow to import, large, and only needed on AWS
+    except ModuleNotFoundError as error:
+        raise NoAwsKeys(f"{NO_KEYS}, or install volplane[aws] to use those of files and roles") from error
     found = Session().get_credentials()
     if found is None:
-        raise RuntimeError("no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        raise NoAwsKeys(f"{NO_KEYS}, or give this machine credentials in a file or a role")
 
     def keys() -> AwsKeys:
         held = found.get_frozen_credentials()  # renews temporary keys

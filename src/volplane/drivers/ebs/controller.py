@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.csi import v1
-from volplane.drivers.ebs import error_codes, parameters
+from volplane.drivers.ebs import error_codes, format_options, parameters
 from volplane.drivers.ebs.constants import CLUSTER_TAG, NAME_TAG, OWN_ZONE_KEY, ZONE_KEY
 from volplane.drivers.ebs.disk_attacher import DiskAttacher, poll_while, wait_until_created
 from volplane.drivers.ebs.ec2 import Ec2, Ec2Error, Ec2Volume
@@ -72,12 +73,12 @@ class EbsController(GroupCalls):
         why_not = parameters.unsupported_reason(request.volume_capabilities)
         if why_not:
             raise InvalidArgument(f"volume capabilities not supported: {why_not}")
-        disk = parameters.parse({**request.parameters, **request.mutable_parameters})
+        disk = _parse(request)
         with translate_errors():
             origin = await self._copy_source(request.volume_content_source)
             volume = await self._find_or_create(request, disk, origin)
             await wait_until_created(self._ec2, volume.id, volume.state)
-        return v1.CreateVolumeResponse(volume=_to_csi_volume(volume))
+        return v1.CreateVolumeResponse(volume=_to_csi_volume(volume, disk.context))
 
     async def _copy_source(self, source: v1.VolumeContentSource) -> CopySource:
         """What the new disk is copied from; NOT_FOUND if it does not exist."""
@@ -175,7 +176,15 @@ class EbsController(GroupCalls):
             raise InvalidArgument(f"volume capability not supported: {why_not}")
         with translate_errors():
             device = await self._attaching.attach(volume, instance)
+            if request.volume_context.get(parameters.WAIT_INITIALIZED) == "true":
+                await self._wait_until_initialized(volume)
         return v1.ControllerPublishVolumeResponse(publish_context={"devicePath": device})
+
+    async def _wait_until_initialized(self, volume: str) -> None:
+        async def state() -> str:
+            return await self._ec2.initialization(volume)
+
+        await poll_while(f"{volume}: initialization", state, "initializing")
 
     async def controller_unpublish_volume(
         self, request: v1.ControllerUnpublishVolumeRequest
@@ -249,7 +258,9 @@ class EbsController(GroupCalls):
         with translate_errors():
             volume = await self._ec2.volume(_require_volume_id(request.volume_id))
             if volume.size < size:
-                await self._modify(volume.id, {"Size": str(size)})
+                iops = parameters.grown_iops(volume.tags, volume.type, size)
+                more = {"Iops": str(iops)} if iops and iops != volume.iops else {}
+                await self._modify(volume.id, {"Size": str(size), **more})
         return v1.ControllerExpandVolumeResponse(
             capacity_bytes=max(size, volume.size) * GIB,
             node_expansion_required=not request.volume_capability.HasField("block"),
@@ -261,6 +272,10 @@ class EbsController(GroupCalls):
         disk = parameters.parse_change(request.mutable_parameters)
         with translate_errors():
             volume = await self._ec2.volume(_require_volume_id(request.volume_id))
+            if disk.tags:
+                await self._ec2.create_tags([volume.id], disk.tags)
+            if disk.removed_tags:
+                await self._ec2.delete_tags([volume.id], disk.removed_tags)
             wanted = disk.changes(volume.size, type=volume.type, iops=volume.iops, speed=volume.throughput)
             if wanted:
                 await self._modify(volume.id, wanted)
@@ -293,8 +308,17 @@ def _reaches(request: v1.CreateVolumeRequest, zone: str) -> bool:
     return not requisite or zone in {_zone_of(term) for term in requisite}
 
 
-def _to_csi_volume(volume: Ec2Volume) -> v1.Volume:
+def _parse(request: v1.CreateVolumeRequest) -> DiskParameters:
+    """Raises InvalidArgument."""
+    disk = parameters.parse({**request.parameters, **request.mutable_parameters})
+    format_options.check_options(format_options.find_options(disk.context), request.volume_capabilities)
+    shared = parameters.needs_multi_attach(request.volume_capabilities)
+    return structs.replace(disk, multi_attach=shared)
+
+
+def _to_csi_volume(volume: Ec2Volume, context: Mapping[str, str] = MappingProxyType({})) -> v1.Volume:
     return v1.Volume(
+        volume_context=context,
         volume_id=volume.id,
         capacity_bytes=volume.size * GIB,
         accessible_topology=[v1.Topology(segments={ZONE_KEY: volume.zone})],

@@ -56,6 +56,7 @@ class DiskAttacher:
             if attachment.instance == instance and attachment.state in ("attaching", "attached"):
                 await self._wait_until_attached(volume, instance, attachment.state)
                 return attachment.device
+        for attachment in held:
             raise FailedPrecondition(f"Volume {volume} is already attached to node {attachment.instance}")
         raise error  # in use without an attachment
 

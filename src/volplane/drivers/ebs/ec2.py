@@ -30,6 +30,7 @@ COPY_TIMEOUT = 60.0  # our disk service answers within this, even if a copy is n
 THROTTLED_TRIES, FIRST_PAUSE = 5, 0.2
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 _COPYING = frozenset({"CreateVolume", "CopyVolumes", "CreateSnapshot", "CreateSnapshots"})
+_NOT_FAST = frozenset({"disabling", "disabled"})  # states of fast restores
 _CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 
 
@@ -155,6 +156,42 @@ class Ec2:
         for number, (key, value) in enumerate(tags.items(), start=1):
             parameters |= {f"Tag.{number}.Key": key, f"Tag.{number}.Value": value}
         await self.call("CreateTags", parameters)
+
+    async def delete_tags(self, resources: Iterable[str], keys: Iterable[str]) -> None:
+        parameters = {f"ResourceId.{number}": name for number, name in enumerate(resources, start=1)}
+        parameters |= {f"Tag.{number}.Key": key for number, key in enumerate(keys, start=1)}
+        await self.call("DeleteTags", parameters)
+
+    async def enable_fast_restores(self, snapshot: str, zones: Iterable[str]) -> str:
+        """Returns why it failed for a zone; "" if it did not."""
+        parameters = {"SourceSnapshotId.1": snapshot}
+        parameters |= {f"AvailabilityZone.{number}": zone for number, zone in enumerate(zones, start=1)}
+        answer = await self.call("EnableFastSnapshotRestores", parameters)
+        path = "unsuccessful/item/fastSnapshotRestoreStateErrors/item/error/message"
+        return answer.findtext(path, "")
+
+    async def fast_restore_zones(self, snapshot: str) -> set[str]:
+        """The zones in which fast restores of a snapshot are enabled, or are being enabled."""
+        answer = await self.call(
+            "DescribeFastSnapshotRestores", _filter_parameters({"snapshot-id": snapshot})
+        )
+        items = list(answer.iterfind("fastSnapshotRestoreSet/item"))
+        return {i.findtext("availabilityZone", "") for i in items if i.findtext("state") not in _NOT_FAST}
+
+    async def lock_snapshot(self, snapshot: str, lock: Mapping[str, str]) -> None:
+        await self.call("LockSnapshot", {"SnapshotId": snapshot, **lock})
+
+    async def is_locked(self, snapshot: str) -> bool:
+        answer = await self.call("DescribeLockedSnapshots", {"SnapshotId.1": snapshot})
+        return answer.find("snapshotSet/item") is not None
+
+    async def initialization(self, volume: str) -> str:
+        """The state of a volume's initialization: initializing, completed or not-applicable."""
+        answer = await self.call("DescribeVolumeStatus", {"VolumeId.1": volume})
+        for detail in answer.iterfind("volumeStatusSet/item/volumeStatus/details/item"):
+            if detail.findtext("name") == "initialization-state":
+                return detail.findtext("status", "")
+        return ""
 
     async def delete_snapshot(self, snapshot: str) -> None:
         await self.call("DeleteSnapshot", {"SnapshotId": snapshot})

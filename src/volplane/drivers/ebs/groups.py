@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from volplane.csi import v1
-from volplane.drivers.ebs import error_codes, parameters
+from volplane.drivers.ebs import error_codes, snapshot_parameters
 from volplane.drivers.ebs.constants import CLUSTER_TAG, COMPLETE_TAG, GROUP_TAG, NAME
 from volplane.drivers.ebs.ec2 import Ec2Error, Ec2Snapshot, Ec2Volume
 from volplane.drivers.ebs.error_codes import translate_errors
@@ -28,7 +28,7 @@ class GroupCalls(SnapshotCalls):
     async def create_volume_group_snapshot(
         self, request: v1.CreateVolumeGroupSnapshotRequest
     ) -> v1.CreateVolumeGroupSnapshotResponse:
-        tags = parameters.group_tags(request.parameters)
+        tags = snapshot_parameters.group_tags(request.parameters)
         group, wanted = group_id(request.name), frozenset(request.source_volume_ids)
         with translate_errors():
             found = await self._members(group)

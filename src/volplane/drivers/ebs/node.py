@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from volplane.base import clock
 from volplane.csi import v1
-from volplane.drivers.ebs import parameters
+from volplane.drivers.ebs import format_options, parameters
 from volplane.drivers.ebs.constants import NAME, OWN_ZONE_KEY, PARTITION, VERSION, ZONE_KEY
 from volplane.drivers.ebs.inline import ConnectEc2, InlineVolumes
 from volplane.host import Host, NodePaths, devices
@@ -86,7 +86,9 @@ class EbsNode(Driver):
         async with self._open_device(request.volume_id, named) as device:
             if request.volume_capability.HasField("mount"):
                 mount = request.volume_capability.mount
-                await self._mounter.stage(device, target, mount.fs_type, tuple(mount.mount_flags))
+                arguments = format_options.mkfs_arguments(request.volume_context, request.volume_capability)
+                flags = tuple(mount.mount_flags)
+                await self._mounter.stage(device, target, mount.fs_type, flags, format_options=arguments)
         return v1.NodeStageVolumeResponse()
 
     async def node_unstage_volume(self, request: v1.NodeUnstageVolumeRequest) -> v1.NodeUnstageVolumeResponse:
@@ -124,7 +126,10 @@ class EbsNode(Driver):
         volume, named = await self._inline.attach(request.volume_id, request.volume_context)
         options = (*mount.mount_flags, "ro") if request.readonly else tuple(mount.mount_flags)
         async with self._open_device(volume, named) as device:
-            await self._mounter.stage(device, target, mount.fs_type, options)
+            arguments = format_options.mkfs_arguments(
+                {k.lower(): v for k, v in request.volume_context.items()}, request.volume_capability
+            )
+            await self._mounter.stage(device, target, mount.fs_type, options, format_options=arguments)
 
     async def node_unpublish_volume(
         self, request: v1.NodeUnpublishVolumeRequest

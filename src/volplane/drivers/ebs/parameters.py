@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, structs
 
 from volplane.csi import v1
+from volplane.drivers.ebs import format_options, tag_templates
 from volplane.sdk.errors import InvalidArgument, OutOfRange
 
 GIB = 1 << 30
@@ -25,27 +26,21 @@ _SIZES = {
     "standard": (1, 1024),
 }
 _IOPS_PER_GIB = {"io1": (50, 100, 64000), "io2": (1000, 100, 256000), "gp3": (500, 3000, 80000)}
-_CREATED_FOR = {
-    "csi.storage.k8s.io/pvc/name": "kubernetes.io/created-for/pvc/name",
-    "csi.storage.k8s.io/pvc/namespace": "kubernetes.io/created-for/pvc/namespace",
-    "csi.storage.k8s.io/pv/name": "kubernetes.io/created-for/pv/name",
+_NAMES = {
+    "csi.storage.k8s.io/pvc/name": ".PVCName",
+    "csi.storage.k8s.io/pvc/namespace": ".PVCNamespace",
+    "csi.storage.k8s.io/pv/name": ".PVName",
 }
-_SNAPSHOT_FOR = {
-    "csi.storage.k8s.io/volumesnapshot/name": "kubernetes.io/created-for/volumesnapshot/name",
-    "csi.storage.k8s.io/volumesnapshot/namespace": "kubernetes.io/created-for/volumesnapshot/namespace",
-    "csi.storage.k8s.io/volumesnapshotcontent/name": "kubernetes.io/created-for/volumesnapshotcontent/name",
-}
-_GROUP_FOR = {
-    "csi.storage.k8s.io/volumegroupsnapshot/name": "kubernetes.io/created-for/volumegroupsnapshot/name",
-    "csi.storage.k8s.io/volumegroupsnapshot/namespace": (
-        "kubernetes.io/created-for/volumegroupsnapshot/namespace"
-    ),
-    "csi.storage.k8s.io/volumegroupsnapshotcontent/name": (
-        "kubernetes.io/created-for/volumegroupsnapshotcontent/name"
-    ),
-}
+_CREATED_FOR = {name: name.replace("csi.storage.k8s.io", "kubernetes.io/created-for") for name in _NAMES}
+# Without effect: the file system is in the capability, all io2 disks are Block Express, and IOPS are never
+# below the least of a type.
+_UNUSED = frozenset({"fstype", "csi.storage.k8s.io/fstype", "blockexpress", "allowautoiopspergbincrease"})
+WAIT_INITIALIZED = "blockattachuntilinitialized"
+# Tags of AWS's driver, with the settings that count when a disk is expanded.
+IOPS_PER_GIB_TAG = "ebs.csi.aws.com/IOPSPerGb"
+GROW_IOPS_TAG = "ebs.csi.aws.com/AllowAutoIOPSIncreaseOnModify"
 _Mode = v1.VolumeCapability.AccessMode
-# A disk is attached to one instance at a time.
+# A disk is attached to one instance at a time, but a raw disk with Multi-Attach to several.
 MODES = frozenset(
     {
         _Mode.SINGLE_NODE_WRITER,
@@ -65,7 +60,11 @@ class DiskParameters(Struct, frozen=True):
     throughput: int = 0
     encrypted: bool = False
     key: str = ""
+    initialization_rate: int = 0  # MiB/s
+    multi_attach: bool = False
     tags: Mapping[str, str] = {}
+    removed_tags: tuple[str, ...] = ()
+    context: Mapping[str, str] = {}  # for the node and for the attachment
 
     def size(self, wanted: v1.CapacityRange, *, least: int = 0) -> int:
         """GiB for a capacity range, rounded up, within its limit, and at least the size of the source."""
@@ -100,6 +99,10 @@ class DiskParameters(Struct, frozen=True):
             given["Encrypted"] = "true"
         if self.key:
             given["KmsKeyId"] = self.key
+        if self.initialization_rate:
+            given["VolumeInitializationRate"] = str(self.initialization_rate)
+        if self.multi_attach:
+            given["MultiAttachEnabled"] = "true"
         return given
 
     def changes(self, size: int, *, type: str, iops: int, speed: int) -> dict[str, str]:
@@ -124,6 +127,9 @@ def parse(parameters: Mapping[str, str]) -> DiskParameters:
     """Keys are case-insensitive, as in AWS's driver; an unknown key is an error."""
     known: dict[str, object] = {}
     tags: dict[str, str] = {}
+    specifications: dict[str, str] = {}
+    names = dict.fromkeys(_NAMES.values(), "")
+    context: dict[str, str] = {}
     for key, value in parameters.items():
         match key.lower():
             case "type":
@@ -132,25 +138,46 @@ def parse(parameters: Mapping[str, str]) -> DiskParameters:
                 known["iops"] = _number(key, value)
             case "iopspergb":
                 known["iops_per_gib"] = _number(key, value)
+                tags[IOPS_PER_GIB_TAG] = value
+            case "allowautoiopsincreaseonmodify":
+                tags[GROW_IOPS_TAG] = "true" if value == "true" else "false"
             case "throughput":
                 known["throughput"] = _number(key, value)
             case "encrypted":
                 known["encrypted"] = _flag(key, value)
             case "kmskeyid":
                 known["key"] = value
-            case "fstype" | "csi.storage.k8s.io/fstype" | "blockexpress" | "allowautoiopspergbincrease":
-                pass  # the file system is in the capability; the others have no effect
+            case "volumeinitializationrate":
+                known["initialization_rate"] = _number(key, value)
+            case lowered if lowered == WAIT_INITIALIZED:
+                if value == "true":
+                    context[lowered] = value
+            case lowered if lowered in format_options.OPTIONS:
+                if given := format_options.parse_option(key, value):
+                    context[lowered] = given
+            case lowered if lowered in _UNUSED:
+                pass
             case lowered if lowered in _CREATED_FOR:
-                tags[_CREATED_FOR[lowered]] = value
-            case lowered if lowered.startswith("tagspecification"):
-                name, _, content = value.partition("=")
-                tags[name] = content
+                tags[_CREATED_FOR[lowered]] = names[_NAMES[lowered]] = value
+            case lowered if lowered.startswith(tag_templates.PREFIX):
+                specifications[key] = value
             case _:
                 raise InvalidArgument(f"Invalid parameter key {key} for CreateVolume")
-    disk = DiskParameters(**known, tags=tags)  # type: ignore[arg-type]
+    tags |= tag_templates.parse_tags(specifications, names)
+    disk = DiskParameters(**known, tags=tags, context=context)  # type: ignore[arg-type]
     if disk.iops_per_gib and disk.type not in _IOPS_PER_GIB:
         raise InvalidArgument(f"iopsPerGB is not supported for disks of type {disk.type}")
+    if disk.iops_per_gib and disk.iops:
+        raise InvalidArgument("iops and iopsPerGB cannot be set together")
     return disk
+
+
+def grown_iops(tags: Mapping[str, str], kind: str, size: int) -> int:
+    """The IOPS of a disk that keeps its ratio when it is expanded; 0 if it does not."""
+    ratio = tags.get(IOPS_PER_GIB_TAG, "")
+    if tags.get(GROW_IOPS_TAG) != "true" or not ratio.isdecimal():
+        return 0
+    return DiskParameters(type=kind, iops_per_gib=int(ratio))._proportional(size)
 
 
 def driver_parameters(given: Mapping[str, str]) -> dict[str, str]:
@@ -161,6 +188,10 @@ def driver_parameters(given: Mapping[str, str]) -> dict[str, str]:
 def parse_change(wanted: Mapping[str, str]) -> DiskParameters:
     """The parameters of a VolumeAttributesClass; an empty type keeps the type of the disk."""
     known: dict[str, object] = {"type": ""}
+    specifications: dict[str, str] = {}
+    names = dict.fromkeys(_NAMES.values(), "")
+    settings: dict[str, str] = {}
+    removed: list[str] = []
     for key, value in wanted.items():
         match key.lower():
             case "type" | "volumetype":
@@ -169,35 +200,21 @@ def parse_change(wanted: Mapping[str, str]) -> DiskParameters:
                 known["iops"] = _number(key, value)
             case "iopspergb":
                 known["iops_per_gib"] = _number(key, value)
+                settings[IOPS_PER_GIB_TAG] = value
+            case "allowautoiopsincreaseonmodify":
+                settings[GROW_IOPS_TAG] = value
             case "throughput":
                 known["throughput"] = _number(key, value)
+            case lowered if lowered in _NAMES:
+                names[_NAMES[lowered]] = value
+            case lowered if lowered.startswith(tag_templates.PREFIX):
+                specifications[key] = value
+            case lowered if lowered.startswith("tagdeletion"):
+                removed.append(value)
             case _:
                 raise InvalidArgument(f"Invalid mutable parameter key: {key}")
-    return DiskParameters(**known)  # type: ignore[arg-type]
-
-
-def snapshot_tags(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The tags in the parameters of a VolumeSnapshotClass."""
-    return _tags(parameters, _SNAPSHOT_FOR, "CreateSnapshot")
-
-
-def group_tags(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The tags in the parameters of a VolumeGroupSnapshotClass."""
-    return _tags(parameters, _GROUP_FOR, "CreateVolumeGroupSnapshot")
-
-
-def _tags(parameters: Mapping[str, str], known: Mapping[str, str], call: str) -> dict[str, str]:
-    tags = {}
-    for key, value in parameters.items():
-        lowered = key.lower()
-        if lowered in known:
-            tags[known[lowered]] = value
-        elif lowered.startswith("tagspecification"):
-            name, _, content = value.partition("=")
-            tags[name] = content
-        else:
-            raise InvalidArgument(f"Invalid parameter key {key} for {call}")
-    return tags
+    tags = tag_templates.parse_tags(specifications, names) | settings
+    return DiskParameters(**known, tags=tags, removed_tags=tuple(removed))  # type: ignore[arg-type]
 
 
 def _type(value: str) -> str:
@@ -212,6 +229,10 @@ def _number(key: str, value: str) -> int:
     return int(value)
 
 
+def needs_multi_attach(capabilities: Sequence[v1.VolumeCapability]) -> bool:
+    return any(c.access_mode.mode == _Mode.MULTI_NODE_MULTI_WRITER for c in capabilities)
+
+
 def _flag(key: str, value: str) -> bool:
     if value.lower() not in ("true", "false", ""):
         raise InvalidArgument(f"invalid {key} {value!r}: must be true or false")
@@ -222,6 +243,8 @@ def unsupported_reason(capabilities: Sequence[v1.VolumeCapability]) -> str:
     """What of the capabilities a disk does not support; "" if it supports all."""
     for capability in capabilities:
         mode = capability.access_mode.mode
+        if mode == _Mode.MULTI_NODE_MULTI_WRITER and capability.HasField("block"):
+            continue
         if mode not in MODES:
             return f"access mode {_Mode.Mode.Name(mode)} needs a disk on several nodes"
         if capability.mount.fs_type not in FILESYSTEMS:

@@ -7,18 +7,20 @@ runs two calls with the same name at the same time.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from volplane.base import clock
 from volplane.csi import v1
-from volplane.drivers.ebs import error_codes, parameters
+from volplane.drivers.ebs import error_codes, snapshot_parameters
 from volplane.drivers.ebs.constants import CLUSTER_TAG, GROUP_TAG, NAME, SNAPSHOT_TAG, VERSION
 from volplane.drivers.ebs.ec2 import Ec2, Ec2Error, Ec2Snapshot
 from volplane.drivers.ebs.error_codes import translate_errors
 from volplane.drivers.ebs.parameters import GIB
+from volplane.drivers.ebs.snapshot_parameters import SnapshotParameters
 from volplane.sdk import Driver
-from volplane.sdk.errors import Aborted, AlreadyExists, Internal, NotFound
+from volplane.sdk.errors import Aborted, AlreadyExists, Internal, InvalidArgument, NotFound
 
 _SNAPSHOT = re.compile(r"snap-[0-9a-f]{8,17}")
 
@@ -31,17 +33,39 @@ class SnapshotCalls(Driver):
         self._ec2 = ec2
 
     async def create_snapshot(self, request: v1.CreateSnapshotRequest) -> v1.CreateSnapshotResponse:
-        tags = parameters.snapshot_tags(request.parameters)
+        wanted = snapshot_parameters.parse(request.parameters)
         with translate_errors():
+            await self._check_zones(wanted.fast_restore_zones)
             found = await self._ec2.snapshots({f"tag:{SNAPSHOT_TAG}": request.name})
             for snapshot in found:
                 if snapshot.volume != request.source_volume_id:
                     raise AlreadyExists(f"{request.name} is a snapshot of {snapshot.volume}")
+                await self._complete(snapshot.id, wanted)
                 return _answer(snapshot)
             volume = request.source_volume_id
-            tags = {**tags, SNAPSHOT_TAG: request.name, CLUSTER_TAG: "true"}
+            tags = {**wanted.tags, SNAPSHOT_TAG: request.name, CLUSTER_TAG: "true"}
             made = await self._ec2.create_snapshot(volume, f"Created by {NAME} for {volume}", tags)
+            try:
+                await self._complete(made.id, wanted)
+            except (Ec2Error, Internal):
+                await self._ec2.delete_snapshot(made.id)
+                raise
         return _answer(made)
+
+    async def _check_zones(self, wanted: Sequence[str]) -> None:
+        known = set(await self._ec2.zones()) if wanted else set()
+        if unknown := next((zone for zone in wanted if zone not in known), None):
+            raise InvalidArgument(f"Availability zone {unknown} is not supported for fast snapshot restore")
+
+    async def _complete(self, snapshot: str, wanted: SnapshotParameters) -> None:
+        """Enable fast restores and lock a snapshot, unless that is done."""
+        zones = set(wanted.fast_restore_zones)
+        missing = zones - await self._ec2.fast_restore_zones(snapshot) if zones else zones
+        why = await self._ec2.enable_fast_restores(snapshot, sorted(missing)) if missing else ""
+        if why:
+            raise Internal(f"Failed to create Fast Snapshot Restores: {why}")
+        if wanted.lock and not await self._ec2.is_locked(snapshot):
+            await self._ec2.lock_snapshot(snapshot, wanted.lock)
 
     async def delete_snapshot(self, request: v1.DeleteSnapshotRequest) -> v1.DeleteSnapshotResponse:
         if _SNAPSHOT.fullmatch(request.snapshot_id):

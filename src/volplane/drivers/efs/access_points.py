@@ -15,6 +15,7 @@ All functions block; they run on the host's threads.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -29,6 +30,7 @@ from msgspec import Struct
 
 from volplane.base import failpoint
 from volplane.base.files import atomic_write
+from volplane.base.user_namespace import is_user_namespace
 from volplane.host import FilesystemStats, files
 
 log = logging.getLogger(__name__)
@@ -137,7 +139,7 @@ class AccessPointStore:
             failpoint.hit("efs:CreateVolume:directory")
             with files.open_directory(f"/proc/self/fd/{parent}", name) as directory:
                 # Owner before mode: others must not write to it meanwhile.
-                os.fchown(directory, point.uid, point.gid)
+                _give_away(directory, point)
                 os.fchmod(directory, point.mode)
             os.fsync(parent)  # after a power loss a record must have its directory
         self._write(point)
@@ -177,6 +179,15 @@ class AccessPointStore:
 
     def _write(self, point: AccessPoint) -> None:
         atomic_write(self._record(point.id), msgspec.json.encode(point), durable=True)
+
+
+def _give_away(directory: int, point: AccessPoint) -> None:
+    """Set the owner. A cluster without root has too few user ids; there all pods are the same user anyway."""
+    try:
+        os.fchown(directory, point.uid, point.gid)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not is_user_namespace():
+            raise
 
 
 def usage_at(path: str) -> FilesystemStats:

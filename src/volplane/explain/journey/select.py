@@ -8,7 +8,8 @@ from datetime import datetime
 from volplane.explain.journey.model import JourneyStep, Phase
 
 ONCE = frozenset({Phase.PROVISION, Phase.BIND})  # not repeated when the volume moves
-STARTS, STOPS = frozenset({Phase.SCHEDULE, Phase.START}), frozenset({Phase.STOP})
+# Steps for a pod with which its way begins; a restarted node begins with the mounts.
+STARTS, STOPS = frozenset({Phase.SCHEDULE, Phase.PUBLISH, Phase.START}), frozenset({Phase.STOP})
 
 
 def select_forwards(steps: Iterable[JourneyStep]) -> tuple[JourneyStep, ...]:

@@ -10,11 +10,15 @@ from urllib.parse import unquote
 from volplane.api import codec
 from volplane.base import metrics
 from volplane.host import Host, NodePaths
+from volplane.node.api.authentication import KubeletAuthenticator
+from volplane.node.api.authorization import KubeletAuthorizer
 from volplane.node.api.errors import KubeletApiError
 from volplane.node.api.logs import LogRequest, read_log
+from volplane.node.api.usage_metrics import render_container_metrics, render_resource_metrics
 from volplane.node.pods.pod_manager import PodManager
 from volplane.node.pods.records import NO_RECORD, ContainerRecord, all_containers
 from volplane.node.pods.worker import PodWorker
+from volplane.node.usage import NodeUsageReader
 from volplane.web import Request, Response, Upgraded
 
 log = logging.getLogger(__name__)
@@ -43,37 +47,40 @@ class KubeletApi:
         host: Host,
         paths: NodePaths,
         *,
-        allowed: tuple[str, ...],
+        authenticator: KubeletAuthenticator,
+        authorizer: KubeletAuthorizer,
+        usage: NodeUsageReader,
         read_stats: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
-        """`allowed`: the common names of accepted client certificates; `read_stats`: the Summary API."""
-        self._read_stats = read_stats
+        """`read_stats`: the Summary API."""
+        self._read_stats, self._usage = read_stats, usage
+        self._authenticator, self._authorizer = authenticator, authorizer
         self.pods, self.host, self.paths = pods, host, paths
-        self._allowed = frozenset(allowed)
 
     async def __call__(self, request: Request) -> Response | Upgraded:
         try:
-            self._authorize(request)
-            return await self._route(request)
+            # Split before decoding: an encoded slash does not separate parts.
+            parts = [unquote(part) for part in request.raw_path.strip("/").split("/")]
+            user = await self._authenticator.authenticate(request)
+            request.user = user.username
+            await self._authorizer.authorize(user, request.method, parts[0])
+            return await self._route(request, parts)
         except KubeletApiError as refusal:
             return Response(refusal.status, _TEXT, f"{refusal}\n".encode())
 
-    def _authorize(self, request: Request) -> None:
-        if request.peer is None or not request.peer.is_valid:
-            raise KubeletApiError(401, "Unauthorized")
-        if request.peer.common_name not in self._allowed:
-            raise KubeletApiError(
-                403, f"Forbidden (user={request.peer.common_name}, verb={request.method.lower()})"
-            )
-
-    async def _route(self, request: Request) -> Response | Upgraded:
-        # Split before decoding: an encoded slash does not separate parts.
-        first, *rest = [unquote(part) for part in request.raw_path.strip("/").split("/")]
+    async def _route(self, request: Request, parts: list[str]) -> Response | Upgraded:
+        first, *rest = parts
         match first, rest:
             case "healthz", _:
                 return Response(200, _TEXT, b"ok")
             case "metrics", []:
                 text = await asyncio.to_thread(metrics.prepare())
+                return Response(200, {"Content-Type": metrics.CONTENT_TYPE}, text)
+            case "metrics", ["resource"]:
+                text = render_resource_metrics(await self._usage.read())
+                return Response(200, {"Content-Type": metrics.CONTENT_TYPE}, text)
+            case "metrics", ["cadvisor"]:
+                text = render_container_metrics(await self._usage.read())
                 return Response(200, {"Content-Type": metrics.CONTENT_TYPE}, text)
             case "stats", ["summary"] if self._read_stats is not None:
                 return Response(200, _JSON, await self._read_stats())

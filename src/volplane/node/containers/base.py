@@ -6,6 +6,7 @@ number. So every call here is safe to repeat after a crash.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Mapping
 from typing import Literal, Protocol
 
@@ -31,6 +32,9 @@ class Mount(Struct, frozen=True):
     readonly: bool = False
     propagation: Propagation = "private"
     recursive: bool = False  # with readonly: mounts below it are read-only, too
+    image: str = ""  # the id of an image whose files are mounted instead of the source
+    image_name: str = ""  # as the pod names it
+    subpath: str = ""  # a directory of the image
 
 
 class ContainerDevice(Struct, frozen=True):
@@ -59,6 +63,7 @@ class ContainerSpec(Struct, frozen=True):
     image: str = ""
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
+    program: tuple[str, ...] = ()  # runs in place of programs of the image, which the container does not have
     env: Mapping[str, str] = {}
     workdir: str = ""
     hostname: str = ""
@@ -76,7 +81,7 @@ class ContainerSpec(Struct, frozen=True):
     host_pid: bool = False
     host_ipc: bool = False
     network: str = ""  # a network namespace to join, such as /run/netns/x; the host's if empty
-    stop_signal: str = "SIGTERM"
+    stop_signal: str = "SIGTERM"  # "": that of the image
     cgroups: tuple[str, ...] = ()  # cgroup directories that the container joins
     stdin: bool = False  # it has an input that attached clients can write to,
     stdin_once: bool = False  # and that ends when the first of them leaves
@@ -118,6 +123,8 @@ class ContainerRunState(Struct, frozen=True):
 class ContainerError(Exception):
     """An operation on a container failed; the text is shown in the pod's events."""
 
+    reason = "RunContainerError"  # of a container that waits for its start
+
 
 class NoSuchContainer(ContainerError):
     def __init__(self, id: str) -> None:
@@ -133,7 +140,13 @@ class StartFailed(ContainerError):
     """The container was not started, and nothing is left of it."""
 
 
-class ImageNotAllowed(StartFailed):
+class CreationFailed(StartFailed):
+    """The container was not created."""
+
+    reason = "CreateContainerError"
+
+
+class ImageNotAllowed(CreationFailed):
     """The pod may not run that image now; retry later."""
 
 
@@ -239,6 +252,15 @@ class Runtime(Protocol):
     async def close(self) -> None:
         """Release all resources; containers that can outlive this process go on running."""
         ...
+
+
+def signal_number(name: str) -> int:
+    """The number of a signal such as SIGUSR1 or SIGRTMIN+3; SIGTERM if this machine does not know it."""
+    base, sign, offset = name.partition("+" if "+" in name else "-")
+    known = getattr(signal, base, None)
+    if not isinstance(known, signal.Signals) or (sign and not offset.isdecimal()):
+        return signal.SIGTERM
+    return known + int(f"{sign}{offset or 0}")
 
 
 def make_ended_state(

@@ -33,6 +33,7 @@ from volplane.node.containers.base import (
     ContainerSpec,
     NoSuchContainer,
     StartFailed,
+    signal_number,
 )
 from volplane.node.containers.launcher_client import TIMEOUT, LauncherAnswer, LauncherClient, LauncherReply
 from volplane.node.containers.process_exec import PipeReader, PipeWriter, ProcessExec
@@ -444,15 +445,6 @@ def _is_plain(spec: ContainerSpec) -> bool:
     """Whether the launcher's standby can be used for it."""
     special = spec.privileged or spec.host_pid or spec.host_ipc or spec.proc_mount != "Default"
     return spec.cover_secrets and not special
-
-
-def signal_number(name: str) -> int:
-    """The number of a signal such as SIGUSR1 or SIGRTMIN+3; SIGTERM if this machine does not know it."""
-    base, sign, offset = name.partition("+" if "+" in name else "-")
-    known = getattr(signal, base, None)
-    if not isinstance(known, signal.Signals) or (sign and not offset.isdecimal()):
-        return signal.SIGTERM
-    return known + int(f"{sign}{offset or 0}")
 
 
 def _write_memfd(data: bytes) -> int:

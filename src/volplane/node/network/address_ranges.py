@@ -15,7 +15,8 @@ SPACE = IPv4Network("100.64.0.0/10")
 AVOIDED = (IPv4Network("100.100.0.0/16"),)  # used by services of clouds and VPNs
 NODE_PREFIX = 24  # of a node's range: enough for the 110 pods that it takes
 MAX_CLUSTER_PREFIX = 22  # of the range of a cluster with few nodes
-LOWEST, HIGHEST = 2, 254  # of a node's range; number 1 of the first one is the bridge's
+LOWEST = 2  # of a node's range; number 1 of the first one is the bridge's
+SERVICES = 254  # the number of the address by which the node's pods reach Services
 
 
 def prefix_for(nodes: int) -> int:
@@ -45,6 +46,15 @@ def fits_nodes(whole: IPv4Network, nodes: int) -> bool:
     return whole.prefixlen <= prefix_for(nodes)
 
 
+def service_address(share: IPv4Network) -> IPv4Address:
+    """The address in a node's range by which its pods reach Services."""
+    return share[_services_number(share)]
+
+
+def _services_number(share: IPv4Network) -> int:
+    return min(SERVICES, share.num_addresses - 2)
+
+
 def next_free(
     share: IPv4Network, taken: Collection[IPv4Address], after: int
 ) -> tuple[IPv4Address, int] | None:
@@ -52,7 +62,7 @@ def next_free(
 
     Round robin: an address is unused as long as possible before another pod gets it.
     """
-    first, highest = int(share.network_address), min(HIGHEST, share.num_addresses - 2)
+    first, highest = int(share.network_address), _services_number(share) - 1
     for number in chain(range(max(after + 1, LOWEST), highest + 1), range(LOWEST, min(after, highest) + 1)):
         if (address := IPv4Address(first + number)) not in taken:
             return address, number

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from ipaddress import IPv4Network
 from typing import Protocol
 
 from msgspec import Struct
 
 from volplane.api.core import Container, Pod
+from volplane.host.network import Bridge, Gateway
+from volplane.node.network.resolv_conf import ClusterDns
 
 StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -22,6 +25,7 @@ class NetworkAttachment(Struct, frozen=True):
 
     address: str
     namespace: str = ""  # a path that containers join; "": the machine's own
+    dns: ClusterDns | None = None  # None: the pod has the machine's
 
 
 class NetworkProvider(Protocol):
@@ -64,3 +68,21 @@ class NetworkProvider(Protocol):
     async def remove(self) -> None:
         """Remove what is left of the node, after the last pod."""
         ...
+
+
+class ServiceGateway(Protocol):
+    """How the pods of a node reach Services and the cluster's DNS."""
+
+    def gateway(self, share: IPv4Network) -> Gateway:
+        """For pods with addresses in this range."""
+        ...
+
+    def cluster_dns(self, share: IPv4Network | None) -> ClusterDns | None:
+        """`share`: the node's range; None if its pods share the machine's network."""
+        ...
+
+    def start_in_background(self, bridge: Bridge, share: IPv4Network) -> None:
+        """Start, unless that was done before."""
+        ...
+
+    async def close(self) -> None: ...

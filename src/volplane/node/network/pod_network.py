@@ -15,7 +15,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 
@@ -27,15 +27,20 @@ from volplane.base import failpoint
 from volplane.base.files import atomic_write
 from volplane.base.tasks import KeyedTasks, ignore_error
 from volplane.host import Host, NodePaths, network
-from volplane.host.network import Bridge, JoinedNamespace, RangeInUse
+from volplane.host.network import Bridge, Gateway, JoinedNamespace, RangeInUse
+from volplane.node import instance_metadata
 from volplane.node.network import address_ranges
-from volplane.node.network.interface import NetworkAttachment, PodNetworkError, StreamPair
-from volplane.node.network.relay import Relay, RelayLinks
+from volplane.node.network.interface import NetworkAttachment, PodNetworkError, ServiceGateway, StreamPair
+from volplane.node.network.pod_endpoints import list_pod_endpoints
+from volplane.node.network.relay import Dial, Relay, RelayLinks
+from volplane.node.network.resolv_conf import ClusterDns
 from volplane.node.options import BRIDGE, NodeOptions
 
 log = logging.getLogger(__name__)
 
 RECORD_FILE = "network.json"
+CLUSTER_DNS_ON_HOST = "ClusterFirstWithHostNet"
+METADATA = "instance metadata"  # owner of the address of its namespace, in place of a pod's uid
 # Errors of a machine that does not support such networks, or does not permit them.
 _UNSUPPORTED_ERRNOS = (
     errno.EPERM,
@@ -62,8 +67,8 @@ class _HeldNamespace:
         self.relays: list[Relay] = []
 
     @property
-    def attachment(self) -> NetworkAttachment:
-        return NetworkAttachment(str(self.address), f"/proc/{os.getpid()}/fd/{self.namespace}")
+    def path(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self.namespace}"
 
 
 def bridge_name(directory: str) -> str:
@@ -81,20 +86,23 @@ class PodNetwork:
         is_builtin: Callable[[Container], bool],
         on_range_chosen: Callable[[str], Awaitable[None]] | None = None,
         relay_links: RelayLinks | None = None,
+        services: ServiceGateway | None = None,
     ) -> None:
         """`is_builtin`: containers that run inside this process, and so in the machine's network.
         `on_range_chosen`: called with the range that the node has chosen itself. `relay_links`: the relayed
-        connections of all nodes in this process.
+        connections of all nodes in this process. `services`: how pods reach Services.
         """
         self._settings, self._host, self._paths, self._is_builtin = settings, host, paths, is_builtin
         self.unavailable_reason = ""  # why pods share the machine's network though they should not
-        self._on_range_chosen = on_range_chosen
+        self._on_range_chosen, self._services = on_range_chosen, services
         self._relay_links = relay_links if relay_links is not None else set()
+        self._endpoints = list_pod_endpoints(settings)
         self._bridge: Bridge | None = None
+        self._metadata_gateway: Gateway | None = None
         self._node_range: IPv4Network | None = None
         self._preparing = asyncio.Lock()
         # The last number that was assigned in the node's range; the start is arbitrary.
-        self._last = os.getpid() % address_ranges.HIGHEST
+        self._last = os.getpid() % address_ranges.SERVICES
         self._addresses: dict[str, IPv4Address] = {}  # by pod
         self._held: dict[str, _HeldNamespace] = {}
         self._joining: KeyedTasks[str, _HeldNamespace | None] = KeyedTasks(ignore_error)
@@ -141,7 +149,7 @@ class PodNetwork:
     async def join(self, pod: Pod, pids: Iterable[int] = ()) -> NetworkAttachment:
         """Join the pod to its network. `pids`: its processes that run already. Raises PodNetworkError."""
         if not self.has_own_network(pod):
-            return NetworkAttachment(self._settings.node_ip)
+            return await self._join_machine(pod)
         held = self._held.get(pod.uid)
         if held is None:
             # The join goes on if the caller is cancelled: otherwise its namespace would belong to no pod.
@@ -150,7 +158,23 @@ class PodNetwork:
                     pod.uid, lambda: self._join(pod, list(pids)), f"network of pod {pod.key}"
                 )
             )
-        return held.attachment if held is not None else NetworkAttachment(self._settings.node_ip)
+        if held is None:
+            return await self._join_machine(pod)
+        return NetworkAttachment(str(held.address), held.path, self._cluster_dns())
+
+    async def _join_machine(self, pod: Pod) -> NetworkAttachment:
+        """A pod in the machine's network reaches the cluster's DNS, if it asks for it."""
+        if pod.spec.dns_policy == CLUSTER_DNS_ON_HOST and self._settings.pod_network == BRIDGE:
+            with suppress(OSError, RangeInUse):
+                self._start_services(await self._get_bridge())
+        return NetworkAttachment(self._settings.node_ip, dns=self._cluster_dns())
+
+    def _cluster_dns(self) -> ClusterDns | None:
+        return self._services.cluster_dns(self._node_range) if self._services is not None else None
+
+    def _start_services(self, bridge: Bridge) -> None:
+        if self._services is not None and self._node_range is not None:
+            self._services.start_in_background(bridge, self._node_range)
 
     async def _join(self, pod: Pod, pids: list[int]) -> _HeldNamespace | None:
         """None if the pod is in the machine's network after all."""
@@ -180,6 +204,7 @@ class PodNetwork:
             await _release(held)
             raise
         self._held[pod.uid] = held
+        self._start_services(bridge)
         return held
 
     def _build(
@@ -196,18 +221,19 @@ class PodNetwork:
                     address,
                     about=f"{bridge.owner} pod {pod.key}",
                     namespace=namespace,
-                    listen=self._api_server,
+                    listen=[endpoint.listen for endpoint in self._endpoints],
+                    gateways=self._list_gateways(),
                 )
         finally:
             if namespace >= 0:
                 os.close(namespace)
 
-    @property
-    def _api_server(self) -> tuple[IPv4Address, int] | None:
-        try:
-            return IPv4Address(self._settings.cluster_host), self._settings.cluster_port
-        except ValueError:
-            return None  # there is none, or it is a name, which may resolve to anything inside
+    def _list_gateways(self) -> list[Gateway]:
+        """Of the Services, and of instance metadata."""
+        found = [self._metadata_gateway]
+        if self._services is not None and self._node_range is not None:
+            found.append(self._services.gateway(self._node_range))
+        return [gateway for gateway in found if gateway is not None]
 
     def _allocate_address(self, uid: str) -> IPv4Address:
         assert self._node_range is not None
@@ -231,6 +257,8 @@ class PodNetwork:
         """Release all namespaces; processes in them keep them."""
         if joining := self._joining.values():
             await asyncio.wait(joining)
+        if self._services is not None:
+            await self._services.close()
         while self._held:
             await _release(self._held.popitem()[1])
 
@@ -248,7 +276,31 @@ class PodNetwork:
         async with self._preparing:
             if self._bridge is None:
                 self._bridge = await self._choose_bridge()
+                if self._settings.instance_metadata_port:
+                    try:
+                        await self._offer_metadata(self._bridge)
+                    except (OSError, PodNetworkError) as error:
+                        log.warning("pods cannot reach %s: %s", METADATA, error)
             return self._bridge
+
+    async def _offer_metadata(self, bridge: Bridge) -> None:
+        """Listen for requests for instance metadata, in a namespace to which all pods send them.
+
+        Not in the pods themselves: their own servers may listen on port 80 of all addresses.
+        """
+        address = self._allocate_address(METADATA)
+        there = IPv4Address(instance_metadata.ADDRESS)
+        about = f"{bridge.owner} {METADATA}"
+        joined = await self._host.call(
+            network.join, bridge, address, about=about, listen=[(there, instance_metadata.PORT)]
+        )
+        held = self._held[METADATA] = _HeldNamespace(joined.namespace, address)
+        (listening,) = joined.listening
+        if isinstance(listening, OSError):
+            raise listening
+        port = self._settings.instance_metadata_port
+        await self._relay(held, listening, lambda _: asyncio.open_connection("127.0.0.1", port))
+        self._metadata_gateway = Gateway(IPv4Network(there), address)
 
     async def _choose_bridge(self) -> Bridge:
         """The configured range, or any that is free on this machine."""
@@ -277,13 +329,13 @@ class PodNetwork:
     # --- relays
 
     async def _open_relays(
-        self, pod: Pod, held: _HeldNamespace, listening: socket.socket | OSError | None
+        self, pod: Pod, held: _HeldNamespace, listening: Sequence[socket.socket | OSError]
     ) -> None:
-        host, port = self._settings.cluster_host, self._settings.cluster_port
-        if isinstance(listening, OSError):  # the pod may have opened the port while we were restarted
-            log.warning("pod %s cannot reach the API server at %s:%d: %s", pod.key, host, port, listening)
-        elif listening is not None:
-            await self._relay(held, listening, lambda: asyncio.open_connection(host, port))
+        for endpoint, opened in zip(self._endpoints, listening, strict=True):
+            if isinstance(opened, OSError):  # the pod may have opened the port while we were restarted
+                log.warning("pod %s cannot reach %s: %s", pod.key, endpoint, opened)
+            else:
+                await self._relay(held, opened, endpoint.dial)
         for container in pod.spec.containers:
             for offered in container.ports:
                 if offered.host_port:
@@ -302,11 +354,9 @@ class PodNetwork:
                 f"hostPort {port.host_port} of {endpoint[0]}: {error.strerror or error}"
             ) from error
         inside = port.container_port
-        await self._relay(held, listening, lambda: asyncio.open_connection(str(held.address), inside))
+        await self._relay(held, listening, lambda _: asyncio.open_connection(str(held.address), inside))
 
-    async def _relay(
-        self, held: _HeldNamespace, listening: socket.socket, dial: Callable[[], Awaitable[StreamPair]]
-    ) -> None:
+    async def _relay(self, held: _HeldNamespace, listening: socket.socket, dial: Dial) -> None:
         relay = Relay(listening, dial, self._relay_links)
         held.relays.append(relay)
         await relay.start()

@@ -21,7 +21,7 @@ DESCRIPTOR_SHARE = 16  # at most 1/16 of the descriptors is the number of links,
 MIN_LINKS = 16
 
 RelayLinks = set["asyncio.Task[None]"]  # connections of all relays in this process
-Dial = Callable[[], Awaitable[StreamPair]]
+Dial = Callable[[str], Awaitable[StreamPair]]  # takes the client's address
 
 
 def most_links() -> int:
@@ -62,7 +62,8 @@ class Relay:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(DIAL_TIMEOUT):
-            there, back = await self._dial()
+            client = writer.get_extra_info("peername")
+            there, back = await self._dial(client[0] if client else "")
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(_copy(reader, back))

@@ -159,10 +159,9 @@ class ContainerLoop:
             return self._report_start_failure(error.reason, "Failed", f"Error: {error.reason}", str(error))
         except ContainerConfigError as error:
             return self._report_start_failure(error.reason, "Failed", f"Error: {error}", str(error))
-        except ImageNotAllowed as error:
-            return self._report_start_failure("CreateContainerError", "Failed", f"Error: {error}", str(error))
         except (ContainerError, OSError) as error:
-            return self._report_start_failure("RunContainerError", "Failed", f"Error: {error}", str(error))
+            reason = error.reason if isinstance(error, ContainerError) else ContainerError.reason
+            return self._report_start_failure(reason, "Failed", f"Error: {error}", str(error))
         await self._remove_old_attempt(pod.uid, number)
         await self._post_start()
         return True
@@ -182,6 +181,7 @@ class ContainerLoop:
                 f'container "{name}" would run in the network of the node: the other containers of the pod '
                 f"are built-in images, so the pod has no network of its own, and it has no hostNetwork"
             )
+        images = await self._get_volume_images(pod, builtin)
         image = await self._get_image(pod, builtin)
         building = self.deps.builder.build(
             pod,
@@ -192,6 +192,7 @@ class ContainerLoop:
             attempt=number,
             builtin=builtin,
             image=image,
+            volume_images=images,
         )
         spec = await finish_uncancelled(building)
         self._starting = spec.id
@@ -199,6 +200,12 @@ class ContainerLoop:
         state = await self.deps.runtimes.start(spec)
         self._starting = ""
         self._note_start(pod, state)
+
+    async def _get_volume_images(self, pod: Pod, builtin: bool) -> dict[str, LocalImage]:
+        """The images of its image volumes. Raises ImageError, ContainerError."""
+        if self.deps.images is None or builtin:
+            return {}
+        return await self.deps.images.ensure_volumes(pod, self.container)
 
     async def _get_image(self, pod: Pod, builtin: bool) -> LocalImage | None:
         """The container's image on a node with a container runtime. Raises ImageError."""
@@ -212,7 +219,7 @@ class ContainerLoop:
         events = self.deps.events
         if builtin:
             events.normal(pod, "Pulled", f'Container image "{image}" is built into this node')
-        elif program := self.deps.builder.programs.get(image):
+        elif (program := self.deps.builder.programs.get(image)) and not program.is_own_image:
             events.normal(pod, "Pulled", f'Container image "{image}" is {program.argv[0]} of this machine')
         elif find_own_command(self.container):
             events.normal(pod, "Pulled", f'Container image "{image}" is not used: {_HOST_ROOT}')

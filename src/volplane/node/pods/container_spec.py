@@ -27,12 +27,21 @@ from volplane.api.core import (
 from volplane.base.files import atomic_write
 from volplane.host import DEVICES
 from volplane.host.device_directory import list_mounted
+from volplane.node import instance_metadata
 from volplane.node.containers import seccomp
 from volplane.node.containers.base import ContainerDevice, ContainerSpec, Mount, Propagation
 from volplane.node.containers.cri.images import LocalImage
 from volplane.node.containers.launcher.log import list_rotated
 from volplane.node.image_overrides import ImageOverride, ImageOverrides
 from volplane.node.network import NetworkAttachment
+from volplane.node.network.pod_endpoints import PodEndpoint
+from volplane.node.network.resolv_conf import (
+    RESOLV_CONF,
+    ClusterDns,
+    ResolvConf,
+    make_resolv_conf,
+    read_resolv_conf,
+)
 from volplane.node.pods.cgroup_limits import make_limits
 from volplane.node.pods.env_expansion import UnknownVariable, expand, expand_strictly
 from volplane.node.pods.environment import ContainerConfigError, ContainerCreateError, Environment
@@ -72,6 +81,8 @@ class ContainerSpecBuilder(Struct, frozen=True):
     seccomp_default: bool = False  # RuntimeDefault for containers that name no seccomp profile
     log_max_size: int = 0  # bytes of one log file; 0: no limit
     log_max_files: int = 0
+    images_have_resolver: bool = False  # the runtime writes the resolver configuration
+    metadata: PodEndpoint | None = None  # instance metadata for pods that do not find it at its address
 
     async def build(
         self,
@@ -84,18 +95,28 @@ class ContainerSpecBuilder(Struct, frozen=True):
         attempt: int,
         builtin: bool,
         image: LocalImage | None = None,
+        volume_images: Mapping[str, LocalImage] = {},
     ) -> ContainerSpec:
-        """`image`: that of the container, for a runtime with images. Raises ContainerConfigError."""
+        """`image`: that of the container, and `volume_images`: those of its image volumes, for a runtime with
+        images. Raises ContainerConfigError.
+        """
         site = self.site
         environment = Environment(
             site.client, self._with_addresses(pod, attachment), container, site.allocatable()
         )
-        variables = await environment.build(self.cluster)
+        variables = await environment.build({**self.cluster, **self._metadata_variables(attachment, image)})
         if builtin:  # it connects from the node's network, so the pod must not choose the address
             variables = {**variables, **self.cluster}
         command = tuple(expand(part, variables) for part in container.command)
         args = tuple(expand(part, variables) for part in container.args)
         program = None if builtin else self.programs.get(container.image)
+        if program is not None and program.is_own_image:
+            if image is None:
+                raise ContainerConfigError(
+                    f'image "{container.image}" runs itself (--image without a command), which needs a node '
+                    "with a container runtime"
+                )
+            program = None
         if program is not None and image is not None:
             raise ContainerConfigError(
                 f'image "{container.image}" is replaced by the program {program.argv[0]} of this machine, '
@@ -106,12 +127,14 @@ class ContainerSpecBuilder(Struct, frozen=True):
         elif not command and not builtin and image is None:
             command, args = (args, ()) if find_own_command(container) else (PAUSE_COMMAND, ())
         mounts = [
-            await self._mount(pod, container, index, mount, volumes, variables)
+            _mount_image(mount, volume_images[mount.name], pod, variables)
+            if mount.name in volume_images
+            else await self._mount(pod, container, index, mount, volumes, variables, builtin=builtin)
             for index, mount in enumerate(container.volume_mounts)
         ]
         if not builtin:
             mounts += await self._device_mounts(mounts)
-            mounts += self._own_files(pod, container, attempt)
+            mounts += self._own_files(pod, container, attachment, attempt)
         if program is not None:
             mounts += _program_mounts(program, mounts)
         security = resolve_security(pod, container, seccomp_default=self.seccomp_default)
@@ -125,6 +148,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
             image=container.image,
             command=command,
             args=args,
+            program=program.program(variables) if program is not None else (),
             env={**program.environment(variables), **variables} if program else variables,
             workdir=container.working_dir or (program.directory if program else ""),
             hostname=hostname(pod),
@@ -153,6 +177,14 @@ class ContainerSpecBuilder(Struct, frozen=True):
             return self._confine_image(spec, pod, container, security, image)
         # Built-in images are coroutines of this process: limits of a process do not apply.
         return spec if builtin else await self._confine(spec, pod, container, security)
+
+    def _metadata_variables(self, attachment: NetworkAttachment, image: LocalImage | None) -> dict[str, str]:
+        """How SDKs of AWS find the instance metadata where the node cannot offer it at its usual address: in
+        the machine's network, and in one that a runtime makes.
+        """
+        if self.metadata is None or (attachment.namespace and image is None):
+            return {}
+        return {instance_metadata.VARIABLE: f"http://{self.metadata.address}:{self.metadata.port}"}
 
     async def _confine(
         self, spec: ContainerSpec, pod: Pod, container: Container, security: ContainerSecurity
@@ -191,6 +223,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
         return structs.replace(
             spec,
             image_ref=image.id,
+            stop_signal=stop_signal(container) or "",
             user=image.user if security.user is None else security.user,
             user_name=image.user_name,
             limits=make_limits(pod, container, self.site.allocatable()),
@@ -239,18 +272,29 @@ class ContainerSpecBuilder(Struct, frozen=True):
         mount: VolumeMount,
         volumes: Mapping[str, MountedVolume],
         variables: Mapping[str, str],
+        *,
+        builtin: bool,
     ) -> Mount:
         volume = volumes.get(mount.name)
         if volume is None:
             raise ContainerConfigError(
                 f'cannot find volume "{mount.name}" to mount into container "{container.name}"'
             )
+        if not volume.path:
+            raise ContainerConfigError(
+                f'container "{container.name}" cannot mount the image volume "{mount.name}": '
+                "its own image is built into the node"
+            )
         propagation = _PROPAGATIONS[mount.mount_propagation or ""]
         if propagation == "rshared" and not _is_privileged(container):
             raise ContainerConfigError(
                 "Bidirectional mount propagation is available only to privileged containers"
             )
-        source = volume.path
+        root = volume.path
+        if root == DEVICES and not builtin:
+            await self.site.devices.fill()
+            root = self.site.devices.find(root)
+        source = root
         if volume.runtime_creates_path:
             await self.site.host.call(_create_host_path, source)
         subpath = _subpath(mount, variables)
@@ -262,7 +306,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
                     volume=volume.name,
                     container=container.name,
                     index=index,
-                    root=volume.path,
+                    root=root,
                     subpath=subpath,
                     mount=mount.name,
                 )
@@ -288,21 +332,30 @@ class ContainerSpecBuilder(Struct, frozen=True):
     ) -> None:
         """Create the container's own files. They need no volume, so this runs while volumes are mounted."""
         if not builtin:
-            files = self._own_files(pod, container, attempt)
-            await self.site.host.call(_make_files, files, pod, attachment.address)
+            files = self._own_files(pod, container, attachment, attempt)
+            await self.site.host.call(_make_files, files, pod, attachment)
 
-    def _own_files(self, pod: Pod, container: Container, attempt: int) -> list[Mount]:
-        """The hosts file and the termination message file."""
+    def _own_files(
+        self, pod: Pod, container: Container, attachment: NetworkAttachment, attempt: int
+    ) -> list[Mount]:
+        """The hosts file, the resolver configuration and the termination message file."""
         paths, mounts = self.site.paths, []
         taken = {mount.mount_path for mount in container.volume_mounts}
         if not pod.spec.host_network and HOSTS not in taken:
             mounts.append(Mount(paths.real(paths.hosts_file(pod.uid)), HOSTS))
+        if RESOLV_CONF not in taken and self._has_own_resolver(pod, attachment):
+            mounts.append(Mount(paths.real(paths.resolv_conf_file(pod.uid)), RESOLV_CONF))
         message_path = container.termination_message_path
         if message_path and message_path not in taken:
             mounts.append(
                 Mount(self.termination_message_file(pod.uid, container.name, attempt), message_path)
             )
         return mounts
+
+    def _has_own_resolver(self, pod: Pod, attachment: NetworkAttachment) -> bool:
+        if self.images_have_resolver:
+            return False
+        return make_resolv_conf(pod, ResolvConf(), attachment.dns) is not None
 
     def termination_message_file(self, pod: str, container: str, attempt: int) -> str:
         return self.site.paths.real(f"{self.site.paths.container(pod, container)}/{attempt}")
@@ -321,6 +374,20 @@ class ContainerSpecBuilder(Struct, frozen=True):
         return await self.site.host.call(
             _read_message, self.termination_message_file(pod.uid, container.name, attempt)
         )
+
+
+def _mount_image(mount: VolumeMount, image: LocalImage, pod: Pod, variables: Mapping[str, str]) -> Mount:
+    name = next(v.image.reference for v in pod.spec.volumes if v.name == mount.name and v.image is not None)
+    return Mount(
+        "",
+        mount.mount_path,
+        readonly=True,
+        propagation=_PROPAGATIONS[mount.mount_propagation or ""],
+        recursive=mount.recursive_read_only in ("Enabled", "IfPossible"),
+        image=image.id,
+        image_name=name,
+        subpath=_subpath(mount, variables),
+    )
 
 
 def _create_host_path(path: str) -> None:
@@ -405,26 +472,44 @@ def _is_privileged(container: Container) -> bool:
     return bool(container.security_context and container.security_context.privileged)
 
 
-def _make_files(files: Sequence[Mount], pod: Pod, address: str) -> None:
+def _make_files(files: Sequence[Mount], pod: Pod, attachment: NetworkAttachment) -> None:
     for file in files:
         if file.target == HOSTS:
-            _write_hosts(file.source, pod, address)
+            _write_hosts(file.source, pod, attachment)
+        elif file.target == RESOLV_CONF:
+            _write_resolv_conf(file.source, pod, attachment.dns)
         else:
             _make_message_file(file.source)
 
 
-def _write_hosts(path: str, pod: Pod, address: str) -> None:
-    name = hostname(pod)
+def _write_hosts(path: str, pod: Pod, attachment: NetworkAttachment) -> None:
     lines = [
         "# Kubernetes-managed hosts file.",
         "127.0.0.1\tlocalhost",
         "::1\tlocalhost ip6-localhost ip6-loopback",
     ]
-    lines.append(f"{address}\t{name}")
+    lines.append(f"{attachment.address}\t{' '.join(_own_names(pod, attachment.dns))}")
     lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}" for alias in pod.spec.host_aliases]
-    text = "\n".join(lines) + "\n"
+    _write_once(path, "\n".join(lines) + "\n")
+
+
+def _own_names(pod: Pod, dns: ClusterDns | None) -> list[str]:
+    """The pod's name below its subdomain, if it has one, and its host name."""
+    name = hostname(pod)
+    if not pod.spec.subdomain or dns is None:
+        return [name]
+    return [f"{name}.{pod.spec.subdomain}.{pod.namespace}.svc.{dns.domain}", name]
+
+
+def _write_resolv_conf(path: str, pod: Pod, dns: ClusterDns | None) -> None:
+    made = make_resolv_conf(pod, read_resolv_conf(), dns)
+    _write_once(path, made.render() if made is not None else "")
+
+
+def _write_once(path: str, text: str) -> None:
+    """Running containers have the file mounted: it is never replaced."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    if not os.path.exists(path):  # running containers have it mounted: never replace it
+    if not os.path.exists(path):
         atomic_write(path, text.encode(), 0o644)
 
 

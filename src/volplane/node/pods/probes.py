@@ -100,16 +100,18 @@ class Prober:
         while True:
             ok = await self._probe_once(sort, probe)
             before = tally.verdict
-            tally = count_result(
-                tally, ok, successes=probe.success_threshold or 1, failures=probe.failure_threshold or 3
-            )
+            if ok is not None:
+                tally = count_result(
+                    tally, ok, successes=probe.success_threshold or 1, failures=probe.failure_threshold or 3
+                )
             if tally.verdict is not None and tally.verdict != before:
                 changed(tally.verdict)
             if tally.verdict in settled and tally.verdict is not None:
                 return tally.verdict
             await asyncio.sleep(probe.period_seconds or 10)
 
-    async def _probe_once(self, sort: ProbeType, probe: Probe) -> bool:
+    async def _probe_once(self, sort: ProbeType, probe: Probe) -> bool | None:
+        """The result; None if the probe could not be run, which counts neither as success nor as failure."""
         try:
             outcome = await self._handlers.run(
                 probe, self.container, self.id, self._address(), probe.timeout_seconds or 1
@@ -117,7 +119,7 @@ class Prober:
         except HandlerError as trouble:
             words = f"{sort} probe errored and resulted in unknown state: {trouble}"
             self._events.warning(self._pod(), "Unhealthy", words)
-            return False
+            return None
         if not outcome.ok:
             self._report_failure(sort, outcome)
         return outcome.ok

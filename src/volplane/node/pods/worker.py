@@ -219,6 +219,7 @@ class PodWorker:
                 return await self._suspend()
             self._set_waiting(WaitReason.STOPPING_CONTAINERS)
             await self._stop_containers(self.grace)
+            self.deps.admission.pod_stopped(self.uid)
             self.ended.set()
             self._status_writer.request_write()
         await self._unmount(forget=True)
@@ -230,6 +231,7 @@ class PodWorker:
     def _reject(self) -> bool:
         """Whether the node rejects the pod. A pod that has run here is not checked again."""
         if self._has_run:
+            self.deps.admission.pod_admitted(self.pod)
             return False
         reported = any(record.current is not None for record in self.records.values())
         begun = reported or self.pod.status.phase not in ("", "Pending")

@@ -21,6 +21,7 @@ from typing import assert_never
 from msgspec import Struct, field
 
 from volplane.api.core import AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.storage import CSIDriver
 from volplane.base import clock
 from volplane.base.backoff import Backoff
 from volplane.loops.controller import Controller, Outcome, Replan, Stop
@@ -44,6 +45,7 @@ from volplane.node.volume_manager.plan import (
     VolumeStep,
 )
 from volplane.node.volume_manager.reducer import (
+    AttachabilityRead,
     AttachmentLost,
     BackoffCleared,
     ClaimRead,
@@ -153,6 +155,7 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
 
     def setup(self) -> None:
         self.follow(self.node.cache, self.keys_of_node, observe=self.observe_node)
+        self.watch(CSIDriver, observe=self.observe_driver)
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         """Volumes that have entered or left volumesAttached."""
@@ -166,6 +169,15 @@ class VolumeManager(Controller[str, NodeVolumeView, VolumeStep]):
             lost, self.memory.volumes_attached = self.memory.volumes_attached - attached, attached
             for name in lost:
                 self.apply(name, AttachmentLost())
+
+    def observe_driver(self, old: CSIDriver | None, new: CSIDriver | None) -> None:
+        """A volume that waits to be attached may turn out not to need it."""
+        if new is None or new.spec.attach_required is not False:
+            return
+        for name, state in list(self.memory.volumes.items()):
+            spec = next(iter(state.desired.pods.values()), None)
+            if state.attachable and spec is not None and not self.plugins[spec.plugin].needs_attach(spec):
+                self.apply(name, AttachabilityRead(False))
 
     def wake(self, names: Iterable[str]) -> None:
         """Plan these volumes again, as when the API server has acknowledged them in volumesInUse."""

@@ -29,7 +29,6 @@ from volplane.rules.attachments import attached_volume, is_relevant_change
 from volplane.rules.csi_translation import find_csi_source
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait
-from volplane.sidecars import DriverClient, read_secrets
 from volplane.sidecars.attacher import plan as plans
 from volplane.sidecars.attacher.plan import (
     AddAttacherFinalizer,
@@ -41,6 +40,7 @@ from volplane.sidecars.attacher.plan import (
     ReportAttachError,
 )
 from volplane.sidecars.attacher.settings import AttacherOptions
+from volplane.sidecars.base import DriverClient, read_secrets
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from volplane.csi import v1
 from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import CallError
-from volplane.sidecars import health
+from volplane.sidecars.base import health
 from volplane.sidecars.liveness.settings import LivenessOptions
 
 log = logging.getLogger(__name__)

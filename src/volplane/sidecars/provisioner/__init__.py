@@ -21,7 +21,7 @@ from volplane.csi.client import Caller
 from volplane.loops.controller import Unsupported
 from volplane.loops.events import EventRecorder
 from volplane.loops.wait_reports import WaitRegistry
-from volplane.sidecars import STARTUP_CALL_TIMEOUT, DriverClient, run_sidecar
+from volplane.sidecars.base import STARTUP_CALL_TIMEOUT, DriverClient, run_sidecar
 from volplane.sidecars.provisioner.controller import (
     COMPONENT,
     CapacityPublisher,

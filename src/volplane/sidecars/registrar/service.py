@@ -16,7 +16,7 @@ from volplane.csi.call_interceptor import CallInterceptor
 from volplane.csi.client import Caller, CsiChannel
 from volplane.csi.outcome import CallError
 from volplane.csi.registration import RegistrationServer
-from volplane.sidecars import health
+from volplane.sidecars.base import health
 from volplane.sidecars.registrar.settings import RegistrarOptions
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,7 @@ async def run(
         async def check() -> tuple[int, str]:
             return await check_registration(name, registrar.path)
 
-        port = f":{settings.health_port}" if settings.health_port else ""
-        async with health(settings.http_endpoint or port, {"/healthz": check}):
+        async with health(settings.endpoint, {"/healthz": check}):
             await _watch_registration(registrar)
 
 

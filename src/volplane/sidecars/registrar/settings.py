@@ -22,3 +22,7 @@ class RegistrarOptions(Struct, frozen=True, kw_only=True):
             raise ValueError("kubelet-registration-path is a required parameter")
         if self.http_endpoint and self.health_port:
             raise ValueError("only one of `--health-port` and `--http-endpoint` can be explicitly set")
+
+    @property
+    def endpoint(self) -> str:
+        return self.http_endpoint or (f":{self.health_port}" if self.health_port else "")

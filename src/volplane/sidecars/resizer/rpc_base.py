@@ -14,7 +14,7 @@ from volplane.client.client import Client
 from volplane.loops.controller import Controller
 from volplane.loops.events import EventRecorder
 from volplane.rules.waits import Wait, WaitData, WaitReason
-from volplane.sidecars import DriverClient
+from volplane.sidecars.base import DriverClient
 from volplane.sidecars.resizer.settings import ResizerOptions
 
 COMPONENT = "csi-resizer"

@@ -27,7 +27,7 @@ from volplane.loops.events import EventRecorder
 from volplane.rules import snapshots
 from volplane.rules.snapshots import AnyContent, SnapshotKind
 from volplane.rules.waits import Wait
-from volplane.sidecars import DriverClient, read_secrets
+from volplane.sidecars.base import DriverClient, read_secrets
 from volplane.sidecars.snapshotter import plan as plans
 from volplane.sidecars.snapshotter.plan import (
     DeleteDriverSnapshot,

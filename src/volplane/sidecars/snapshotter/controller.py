@@ -10,7 +10,7 @@ from volplane.csi import v1
 from volplane.loops.controller import RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import snapshots
-from volplane.sidecars import DriverClient, read_secrets
+from volplane.sidecars.base import DriverClient, read_secrets
 from volplane.sidecars.snapshotter.content_controller import COMPONENT, ContentController, to_nanoseconds
 from volplane.sidecars.snapshotter.plan import (
     DeleteDriverSnapshot,

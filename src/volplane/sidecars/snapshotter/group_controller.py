@@ -9,7 +9,7 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.loops.events import EventRecorder
 from volplane.rules import snapshots
-from volplane.sidecars import DriverClient, read_secrets
+from volplane.sidecars.base import DriverClient, read_secrets
 from volplane.sidecars.snapshotter.content_controller import ContentController, to_nanoseconds
 from volplane.sidecars.snapshotter.plan import (
     DeleteDriverSnapshot,

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from volplane.base.settings import Duration, about
-from volplane.sidecars import SidecarOptions
+from volplane.sidecars.base import SidecarOptions
 
 
 class SnapshotterOptions(SidecarOptions, frozen=True, kw_only=True):

@@ -38,7 +38,13 @@ from volplane.store.etcd.freshness import SharedRevisionRead
 from volplane.store.etcd.history import EtcdHistory
 from volplane.store.etcd.keys import EtcdKeys
 from volplane.store.etcd.local_copy import LocalCopy
-from volplane.store.etcd.members import PATIENCE, EtcdCompacted, EtcdFutureRevision, EtcdMember, EtcdMembers
+from volplane.store.etcd.members import (
+    WAIT_TIMEOUT,
+    EtcdCompacted,
+    EtcdFutureRevision,
+    EtcdMember,
+    EtcdMembers,
+)
 from volplane.store.hub import BACKLOG, Watcher
 
 __all__ = ["EtcdStore", "EtcdTls"]
@@ -98,7 +104,7 @@ class EtcdStore:
         await self._members.check_cluster()
         await self._claim_prefix()
         try:
-            async with asyncio.timeout(2 * PATIENCE):
+            async with asyncio.timeout(2 * WAIT_TIMEOUT):
                 await self._follower.start()
         except TimeoutError:
             raise StoreFailed("etcd answers, but its watch sends no events") from None
@@ -179,7 +185,7 @@ class EtcdStore:
         if revision <= self.revision:
             return
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(WAIT_TIMEOUT):
                 await self._follower.wait_for(revision)
         except TimeoutError:
             message = f"etcd is at revision {revision}, but its watch has come only to {self.revision}"

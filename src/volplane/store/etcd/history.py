@@ -17,7 +17,7 @@ from volplane.store.contract import (
 )
 from volplane.store.etcd import requests
 from volplane.store.etcd.keys import EtcdKeys, Range
-from volplane.store.etcd.members import PATIENCE, EtcdCompacted, EtcdMembers, MemberUnreachable
+from volplane.store.etcd.members import WAIT_TIMEOUT, EtcdCompacted, EtcdMembers, MemberUnreachable
 from volplane.store.etcd.proto import kv_pb2
 from volplane.store.etcd.stream import EtcdWatchStream, WatchStreamEnded
 
@@ -67,7 +67,7 @@ class EtcdHistory:
 
     async def _read_compact_revision(self) -> int:
         try:
-            async with asyncio.timeout(PATIENCE), self._watch((self._keys.mark, b""), 1) as stream:
+            async with asyncio.timeout(WAIT_TIMEOUT), self._watch((self._keys.mark, b""), 1) as stream:
                 while True:
                     await stream.next()
         except RevisionCompacted as compacted:
@@ -82,7 +82,7 @@ class EtcdHistory:
         """
         events: StoreEvents = []
         try:
-            async with asyncio.timeout(PATIENCE), self._watch(self._keys.everything, after) as stream:
+            async with asyncio.timeout(WAIT_TIMEOUT), self._watch(self._keys.everything, after) as stream:
                 while True:
                     for event in (await stream.next()).events:
                         if event.kv.mod_revision > upto:

@@ -25,7 +25,7 @@ from volplane.store.etcd.proto import rpc_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 10.0  # seconds for one operation, over all members; etcd itself gives up a proposal after 7
+WAIT_TIMEOUT = 10.0  # seconds for one operation, over all members; etcd itself gives up a proposal after 7
 READ_PATIENCE = 3.0  # seconds for one member to answer a read that another can answer as well
 CONNECT_PATIENCE = 2.0
 SLACK = 1.0  # seconds past the deadline, in case gRPC does not keep it
@@ -173,10 +173,10 @@ class EtcdMembers:
 
     async def write(self, method: str, request: Message) -> Any:
         """Make a call that must not be repeated. Raises StoreFailed if it was not done, WriteUncertain."""
-        return await self._call(method, request, PATIENCE, repeatable=False)
+        return await self._call(method, request, WAIT_TIMEOUT, repeatable=False)
 
     async def _call(self, method: str, request: Message, patience: float, *, repeatable: bool) -> Any:
-        deadline, failures = clock.now() + PATIENCE, 0
+        deadline, failures = clock.now() + WAIT_TIMEOUT, 0
         while True:
             member, sent = self.current, False
             try:

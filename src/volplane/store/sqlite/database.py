@@ -188,17 +188,17 @@ class Database:
         return int(floor)
 
     def records(self) -> Iterator[StoreRecord]:
-        return self._records(self._connection.execute(_NEWEST, ("", LAST, 1 << 62)))
+        return read_records(self._connection)
 
     def get(self, key: str, revision: int) -> StoreRecord | None:
         with self._snapshot(revision):
-            found = self._records(self._connection.execute(_NEWEST, (key, key + "\0", revision)))
+            found = _make_records(self._connection.execute(_NEWEST, (key, key + "\0", revision)))
             return next(found, None)
 
     def list(self, prefix: str, *, after: str, limit: int, revision: int) -> Listing:
         start, end = max(prefix, after + "\0" if after else ""), after_prefix(prefix) if prefix else LAST
         with self._snapshot(revision):
-            records = list(self._records(self._connection.execute(_NEWEST, (start, end, revision))))
+            records = list(_make_records(self._connection.execute(_NEWEST, (start, end, revision))))
         page = records[:limit] if limit else records
         return Listing(page, revision, len(records) - len(page))
 
@@ -226,13 +226,19 @@ class Database:
             raise
         self._connection.execute("COMMIT")
 
-    def _records(self, cursor: sqlite3.Cursor) -> Iterator[StoreRecord]:
-        for key, value, revision, created in cursor:
-            yield StoreRecord(key, value, revision, created or revision)
-
     def _one(self, query: str) -> tuple[int, ...]:
         row: tuple[int, ...] = self._connection.execute(query).fetchone()
         return row
+
+
+def read_records(connection: sqlite3.Connection) -> Iterator[StoreRecord]:
+    """The newest records."""
+    return _make_records(connection.execute(_NEWEST, ("", LAST, 1 << 62)))
+
+
+def _make_records(cursor: sqlite3.Cursor) -> Iterator[StoreRecord]:
+    for key, value, revision, created in cursor:
+        yield StoreRecord(key, value, revision, created or revision)
 
 
 def is_full(error: BaseException) -> bool:

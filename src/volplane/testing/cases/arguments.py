@@ -261,7 +261,7 @@ async def mount_flags(env: SocketEnv) -> None:
     )
     entry = await _mount_of(env, volume, node)
     require(
-        os.statvfs(entry.target).f_flag & os.ST_NOEXEC,
+        os.statvfs(node.seen_by_driver(entry.target)).f_flag & os.ST_NOEXEC,
         f"mount flag {FLAG} is requested, no call refuses it, and {entry.target} is mounted without it",
     )
 
@@ -274,7 +274,7 @@ async def mount_flags(env: SocketEnv) -> None:
 )
 async def file_system_type(env: SocketEnv) -> None:
     tried = 0
-    for wanted in await env.host.call(_usable_file_systems):
+    for wanted in await env.host.call(usable_file_systems):
         try:
             volume, node = await _publish_or_skip(
                 env, convert.capability(Mode.SINGLE_NODE_WRITER, fs_type=wanted)
@@ -301,7 +301,7 @@ def is_disk(entry: MountEntry) -> bool:
     return entry.root == "/" and entry.source.startswith("/dev/")
 
 
-def _usable_file_systems() -> list[str]:
+def usable_file_systems() -> list[str]:
     known = {line.split()[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
     return [kind for kind in FILE_SYSTEMS if kind in known and shutil.which(f"mkfs.{kind}")]
 
@@ -348,7 +348,7 @@ async def other_capability(env: SocketEnv) -> None:
         await env.expect_data(volume, target, written, "after a refused NodePublishVolume")
         return
     try:
-        await volume.write(target, b"no", "other")
+        await volume.write(node.seen_by_driver(target), b"no", "other")
     except OSError:
         return
     raise CaseFailure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
@@ -146,10 +147,14 @@ async def _fill_node(env: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, Vol
         raise NotSupported(
             f"the node's limit is {node.most or 'none'}; only limits up to {MOST_VOLUMES} are tested"
         )
-    volumes = [await env.create(node=node) for _ in range(node.most + 1)]
-    for volume in volumes[:-1]:
-        await volume.attach(node)
-    return node, volumes[0], volumes[-1]
+    began, volumes = time.monotonic(), list[VolumeUnderTest]()
+    for number in range(1, node.most + 1):
+        volumes.append(await env.create(node=node))
+        await volumes[-1].attach(node)
+        # They are detached and deleted afterwards, too.
+        if (time.monotonic() - began) / number * (node.most + 1) > env.case_timeout / 2:
+            raise NotSupported(f"{node.most} volumes, the node's limit, take too long to attach them")
+    return node, volumes[0], await env.create(node=node)
 
 
 @case(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.case import CaseTable, NotSupported, require
 from volplane.testing.cases.controller import UNKNOWN
-from volplane.testing.socket_env import BLOCK, DriverSocket, Mode, SocketEnv
+from volplane.testing.socket_env import BLOCK, WRITER, DriverSocket, Mode, SocketEnv
 from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
@@ -64,11 +65,25 @@ async def expand_on_node(env: SocketEnv, volume: VolumeUnderTest, node: DriverSo
 
 async def skip_if_kernel_cannot_grow(env: SocketEnv, path: str) -> None:
     """Raise NotSupported if this machine cannot expand the mounted file system at all."""
+    if await has_ext(env, path) and not may_grow_mounted_ext():
+        raise NotSupported("ext4 cannot be expanded while mounted on this machine without CAP_SYS_RESOURCE")
+
+
+async def has_ext(env: SocketEnv, path: str) -> bool:
     entry = (await env.host.mounts()).at(path)
-    if entry is not None and entry.fstype.startswith("ext") and not may_grow_mounted_ext():
-        raise NotSupported(
-            f"{entry.fstype} cannot be expanded while mounted on this machine without CAP_SYS_RESOURCE"
-        )
+    return entry is not None and entry.fstype.startswith("ext")
+
+
+class KernelCannotGrow(Exception):
+    """The driver expands a file system while it stages a volume, and this machine cannot."""
+
+
+async def try_growable_file_systems(body: Callable[[v1.VolumeCapability], Awaitable[None]]) -> None:
+    """Run the body with the driver's own file system; with xfs if this machine cannot grow that one."""
+    try:
+        await body(WRITER)
+    except KernelCannotGrow:
+        await body(convert.capability(Mode.SINGLE_NODE_WRITER, fs_type="xfs"))
 
 
 def may_grow_mounted_ext() -> bool:
@@ -116,11 +131,21 @@ async def online(env: SocketEnv) -> None:
     "expand",
 )
 async def offline(env: SocketEnv) -> None:
-    (volume, written), node = await env.create_with_data(), env.nodes[0]
+    await try_growable_file_systems(lambda capability: _expand_offline(env, capability))
+
+
+async def _expand_offline(env: SocketEnv, capability: v1.VolumeCapability) -> None:
+    (volume, written), node = await env.create_with_data(capability=capability), env.nodes[0]
     size = 2 * env.size
+    is_ext = await has_ext(env, volume.target(node))
     await volume.unpublish_unstage_detach(node)
     required = await expand_in_controller(env, volume, size)
-    await volume.attach_stage_publish(node)
+    try:
+        await volume.attach_stage_publish(node)
+    except CallError:
+        if is_ext and not may_grow_mounted_ext():
+            raise KernelCannotGrow from None
+        raise
     if required:
         await expand_on_node(env, volume, node, size)
     await expect_size(env, volume, node, size)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Awaitable, Callable
+import struct
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 from msgspec import Struct
@@ -23,7 +24,15 @@ case = CaseTable()
 
 TREE = "tree"  # the directory below the volume's root
 SPARSE_SIZE = 32 << 20
+NO_ID = 0xFFFFFFFF
 OWNER, GROUP = 1234, 4321
+MODIFIED = 1_000_000_000  # seconds since 1970
+# A user, 1234, may read: entries of (tag, permissions, id) after the version.
+_ACL = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", tag, permissions, id)
+    for tag, permissions, id in ((1, 6, NO_ID), (2, 4, OWNER), (4, 4, NO_ID), (16, 4, NO_ID), (32, 0, NO_ID))
+)
+_ATTRIBUTES = ("user.", "security.capability", "system.posix_acl_")
 MOST_DIFFERENCES = 6  # shown in a reason
 
 
@@ -33,6 +42,7 @@ class FileAttributes(Struct, frozen=True):
     owner: str
     size: int
     target: str = ""  # of a symbolic link
+    modified: int = 0  # seconds; of files only
     links: tuple[str, ...] = ()  # other names of the file
     xattrs: tuple[tuple[str, str], ...] = ()
     allocated: int = 0  # bytes
@@ -42,7 +52,7 @@ def write_tree(root: str) -> None:
     """Write one file of each sort; what the file system refuses is left out."""
     top = os.path.join(root, TREE)
     os.makedirs(os.path.join(top, "empty", "in empty"))
-    for name in ("plain", "owned", "program", "name with spaces, ünïcode and\ttab"):
+    for name in ("plain", "owned", "program", "shared", "name with spaces, ünïcode and\ttab"):
         with open(os.path.join(top, name), "wb") as file:
             file.write(name.encode() * 100)
     os.mkdir(os.path.join(top, "sticky"))
@@ -59,10 +69,16 @@ def write_tree(root: str) -> None:
     for name in ("plain", "sticky"):
         with suppress(OSError):
             os.setxattr(os.path.join(top, name), "user.volplane", b"kept")
+    with suppress(OSError):
+        os.setxattr(os.path.join(top, "shared"), "system.posix_acl_access", _ACL)
+    with suppress(OSError):
+        os.mkfifo(os.path.join(top, "pipe"))
     with open(os.path.join(top, "sparse"), "wb") as file:
         file.truncate(SPARSE_SIZE)
         os.pwrite(file.fileno(), b"data in the middle", SPARSE_SIZE // 2)
         os.fsync(file.fileno())
+    for name in ("plain", "program", "sparse"):
+        os.utime(os.path.join(top, name), (MODIFIED, MODIFIED))
 
 
 def read_tree(root: str) -> dict[str, FileAttributes]:
@@ -75,16 +91,17 @@ def read_tree(root: str) -> dict[str, FileAttributes]:
             found[path] = os.lstat(os.path.join(directory, name))
             names.setdefault(found[path].st_ino, []).append(path)
     return {
-        path: _attributes(os.path.join(top, path), facts, sorted({*names[facts.st_ino]} - {path}))
+        path: read_attributes(os.path.join(top, path), sorted({*names[facts.st_ino]} - {path}))
         for path, facts in found.items()
     }
 
 
-def _attributes(path: str, facts: os.stat_result, links: list[str]) -> FileAttributes:
+def read_attributes(path: str, links: Iterable[str] = ()) -> FileAttributes:
+    facts = os.lstat(path)
     is_link = stat.S_ISLNK(facts.st_mode)
     xattrs: list[tuple[str, str]] = []
     with suppress(OSError):
-        names = [name for name in os.listxattr(path, follow_symlinks=False) if name.startswith("user.")]
+        names = [name for name in os.listxattr(path, follow_symlinks=False) if name.startswith(_ATTRIBUTES)]
         xattrs = [(name, repr(os.getxattr(path, name, follow_symlinks=False))) for name in sorted(names)]
     return FileAttributes(
         kind=stat.filemode(facts.st_mode)[0],
@@ -92,21 +109,28 @@ def _attributes(path: str, facts: os.stat_result, links: list[str]) -> FileAttri
         owner=f"{facts.st_uid}:{facts.st_gid}",
         size=facts.st_size if stat.S_ISREG(facts.st_mode) else 0,
         target=os.readlink(path) if is_link else "",
+        modified=int(facts.st_mtime) if stat.S_ISREG(facts.st_mode) else 0,
         links=tuple(links),
         xattrs=tuple(xattrs),
         allocated=facts.st_blocks * 512,
     )
 
 
+def describe_differences(source: dict[str, FileAttributes], copy: dict[str, FileAttributes]) -> str:
+    """What the copy has lost or changed; "" if nothing."""
+    wrong = differences(source, copy)
+    more = f" and {len(wrong) - MOST_DIFFERENCES} more" if len(wrong) > MOST_DIFFERENCES else ""
+    return f"{'; '.join(wrong[:MOST_DIFFERENCES])}{more}"
+
+
 def differences(source: dict[str, FileAttributes], copy: dict[str, FileAttributes]) -> list[str]:
-    """What the copy has lost or changed, in words."""
     changes = []
     for path, was in sorted(source.items()):
         now = copy.get(path)
         if now is None:
             changes.append(f"{'directory ' if was.kind == 'd' else ''}{path!r} is missing")
             continue
-        for field in ("kind", "mode", "owner", "size", "target", "links", "xattrs"):
+        for field in ("kind", "mode", "owner", "size", "target", "modified", "links", "xattrs"):
             before, after = getattr(was, field), getattr(now, field)
             if before != after:
                 changes.append(f"{path!r} has {field} {after or 'none'}, was {before or 'none'}")
@@ -137,9 +161,8 @@ def _same_files(
         source = await env.host.call(read_tree, volume.target(node))
         await volume.unpublish_unstage_detach(node)  # everything is written
         copy = await env.create_and_publish(source=await make_source(env, volume))
-        wrong = differences(source, await env.host.call(read_tree, copy.target(node)))
-        more = f" and {len(wrong) - MOST_DIFFERENCES} more" if len(wrong) > MOST_DIFFERENCES else ""
-        require(not wrong, f"in {where}: {'; '.join(wrong[:MOST_DIFFERENCES])}{more}")
+        wrong = describe_differences(source, await env.host.call(read_tree, copy.target(node)))
+        require(not wrong, f"in {where}: {wrong}")
 
     return body
 
@@ -147,8 +170,8 @@ def _same_files(
 case.add(
     "snapshot/files and their attributes",
     "CreateVolume",
-    "A restored volume has all files of the snapshot: names, modes, owners, links, extended attributes, holes"
-    " and empty directories.",
+    "A restored volume has all files of the snapshot: names, modes, owners, times, links, extended"
+    " attributes, holes, pipes and empty directories.",
     _same_files(_source_of_snapshot, "a volume restored from a snapshot"),
     "snapshot",
     "create",
@@ -156,8 +179,8 @@ case.add(
 case.add(
     "clone/files and their attributes",
     "CreateVolume",
-    "A clone has all files of its source: names, modes, owners, links, extended attributes, holes and empty"
-    " directories.",
+    "A clone has all files of its source: names, modes, owners, times, links, extended attributes, holes,"
+    " pipes and empty directories.",
     _same_files(_source_of_clone, "a clone"),
     "clone",
     "create",

@@ -79,7 +79,7 @@ async def readonly(env: SocketEnv) -> None:
     path = await volume.publish(node, "b", readonly=True)
     await env.expect_data(volume, path, written, "at a read-only target")
     try:
-        await volume.write(path, b"no", "other")
+        await volume.write(node.seen_by_driver(path), b"no", "other")
     except OSError as error:
         require(error.errno in (errno.EROFS, errno.EACCES, errno.EPERM), f"writing failed with {error}")
     else:

@@ -1,8 +1,9 @@
 """A power loss: the disk is what it was at one moment, with a file system that was never unmounted.
 
-The driver is killed, and the file behind the volume's loop device is copied while it is mounted. The copy
-then takes the place of the file. Drivers whose disks are not loop devices of this machine cannot be judged:
-their storage is not visible from outside.
+The node comes back without any mount, but with all files of the driver. For the contents of the disk the
+driver is killed, and the file behind the volume's loop device is copied while it is mounted. The copy then
+takes the place of the file. Drivers whose disks are not loop devices of this machine cannot be judged: their
+storage is not visible from outside.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from volplane.csi.outcome import CallError
 from volplane.testing.case import CaseFailure, CaseTable, NotSupported
-from volplane.testing.socket_env import SocketEnv
+from volplane.testing.given_volumes import InlineVolume
+from volplane.testing.socket_env import SocketEnv, force_unmount_below
 from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
@@ -76,3 +78,29 @@ async def _find_image(env: SocketEnv, volume: VolumeUnderTest) -> tuple[str, str
             "its disks are not files behind loop devices of this machine, so they cannot be seen"
         )
     return entry.source, image
+
+
+@case(
+    "power/node starts again",
+    "NodePublishVolume",
+    "On a node that has started again nothing is mounted, and a stage and publish at the same paths mount the"
+    " volume again: what the driver has stored about its mounts is not true any more.",
+    "create",
+)
+async def node_starts_again(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(), env.nodes[0]
+    written = env.random_data()
+    if not isinstance(volume, InlineVolume):  # those may be in memory
+        await volume.write(volume.target(node), written)
+    await node.instance.kill()
+    await env.host.call(os.sync)
+    await env.host.call(force_unmount_below, str(node.root))
+    for device in await env.host.loops_below(str(env.directory)):
+        await env.host.loop_detach(device)
+    await node.instance.start()
+    try:
+        await volume.stage(node)
+        path = await volume.publish(node)
+    except CallError as error:
+        raise CaseFailure(f"after the node has started again: {error}, expected OK") from None
+    await env.expect_data(volume, path, written, "after the node has started again")

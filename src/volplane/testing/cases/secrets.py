@@ -1,4 +1,4 @@
-"""Secrets stay secret: they are neither in the driver's log nor in its errors."""
+"""Secrets stay secret: they are neither in the driver's log and errors nor in what the cluster stores."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ MIN_LENGTH = 8  # characters; a shorter secret may be a word that the driver wri
     "create",
 )
 async def not_leaked(env: SocketEnv) -> None:
-    values = [value for value in env.secrets.values() if len(value) >= MIN_LENGTH]
-    if not values:
-        raise NotSupported(f"no secret has {MIN_LENGTH} characters or more, which could be found")
-    wanted = {form for value in values for form in secret_forms(value)}
+    wanted = _forms_to_find(env)
     first, marks = env.tap.mark(), env.log_positions()
     await run_lifecycle(env, "CreateSnapshot" if env.capabilities.has("snapshot") else "")
     await _make_failing_calls(env)
@@ -45,6 +42,36 @@ async def not_leaked(env: SocketEnv) -> None:
             require(
                 not any(form in line for form in wanted),
                 f"the log of {instance.name} has the value of a secret: {line.strip()}",
+            )
+
+
+def _forms_to_find(env: SocketEnv) -> set[str]:
+    values = [value for value in env.secrets.values() if len(value) >= MIN_LENGTH]
+    if not values:
+        raise NotSupported(f"no secret has {MIN_LENGTH} characters or more, which could be found")
+    return {form for value in values for form in secret_forms(value)}
+
+
+@case(
+    "secrets/not in contexts",
+    "CreateVolume",
+    "The volume and publish contexts have no secrets: a cluster stores both as plain text.",
+    "secrets",
+    "provision",
+)
+async def not_in_contexts(env: SocketEnv) -> None:
+    wanted = _forms_to_find(env)
+    volume = await env.create()
+    published = await volume.attach(env.nodes[0])
+    for method, name, context in (
+        ("CreateVolume", "volume_context", volume.made.volume_context),
+        ("ControllerPublishVolume", "publish_context", published),
+    ):
+        for key, value in context.items():
+            require(
+                not any(form in value for form in wanted),
+                f"{name}[{key!r}] has the value of a secret",
+                section=method,
             )
 
 

@@ -53,6 +53,11 @@ async def wait_until_ready(
     return made
 
 
+async def delete_snapshot(env: SocketEnv, id: str) -> None:
+    request = v1.DeleteSnapshotRequest(snapshot_id=id, secrets=env.secrets)
+    await env.controller.call("DeleteSnapshot", request)
+
+
 async def list_all_snapshots(env: SocketEnv, most: int = 0) -> list[str]:
     """List the ids of all snapshots, page by page."""
     found: list[str] = []
@@ -272,21 +277,29 @@ async def snapshot_outlives_volume(env: SocketEnv) -> None:
 @case(
     "snapshot/list",
     "ListSnapshots",
-    "A snapshot is listed by its id and by its volume's; for an unknown id the list is empty.",
+    "A snapshot is listed by its id and by its volume's, and those of other volumes are not; for an unknown"
+    " id the list is empty.",
     "snapshot",
     "list-snapshots",
     "create",
 )
 async def lists(env: SocketEnv) -> None:
-    volume = await env.create()
-    made = await snapshot(env, volume)
-    for request in (
-        v1.ListSnapshotsRequest(snapshot_id=made.snapshot_id, secrets=env.secrets),
-        v1.ListSnapshotsRequest(source_volume_id=volume.id, secrets=env.secrets),
+    volume, other = await env.create(), await env.create()
+    first, second, _ = [(await snapshot(env, one)).snapshot_id for one in (volume, volume, other)]
+    for request, what, expected in (
+        (v1.ListSnapshotsRequest(snapshot_id=first, secrets=env.secrets), first, {first}),
+        (
+            v1.ListSnapshotsRequest(source_volume_id=volume.id, secrets=env.secrets),
+            volume.id,
+            {first, second},
+        ),
     ):
         reply = await env.controller.call("ListSnapshots", request)
         ids = [entry.snapshot.snapshot_id for entry in reply.entries]
-        require(ids == [made.snapshot_id], f"{made.snapshot_id} exists, listed are {ids}")
+        require(
+            sorted(ids) == sorted(expected),
+            f"of {what} there is {' and '.join(sorted(expected))}, listed are {ids}",
+        )
     unknown = v1.ListSnapshotsRequest(snapshot_id="volplane-no-such-snapshot", secrets=env.secrets)
     reply = await env.controller.call("ListSnapshots", unknown)
     require(not reply.entries, f"{len(reply.entries)} entries are listed for an unknown snapshot")

@@ -13,7 +13,7 @@ from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.case import CaseFailure, CaseTable, NotSupported, require
 from volplane.testing.cases.node import stats_are_plausible
-from volplane.testing.socket_env import DriverSocket, SocketEnv
+from volplane.testing.socket_env import BLOCK, DriverSocket, SocketEnv
 from volplane.testing.volume import VolumeUnderTest
 
 case = CaseTable()
@@ -22,7 +22,7 @@ WRITTEN = 32 << 20  # bytes
 FILES = 64
 SHARE = 2  # at least half of what is written must be counted: others may use the file system, too
 ATTEMPTS = 3  # others may free as much space meanwhile
-PATIENCE = 2.0  # seconds until changed numbers must be right
+WAIT_TIMEOUT = 2.0  # seconds until changed numbers must be right
 CACHE_PATIENCE = 10.0  # seconds until they must change
 POLL = Backoff(0.05, 1.0)
 ROUNDS, SEVERAL = 4, 4  # of stats and unpublish at the same time
@@ -65,7 +65,7 @@ async def _write_and_compare(env: SocketEnv, volume: VolumeUnderTest, node: Driv
     began, tries = time.monotonic(), Failures(POLL)
     while wrong := _wrong_changes(before, now := await _usage(node, volume)):
         unchanged = _same(before, now)  # from a cache, which is allowed
-        if time.monotonic() - began > (CACHE_PATIENCE if unchanged else PATIENCE):
+        if time.monotonic() - began > (CACHE_PATIENCE if unchanged else WAIT_TIMEOUT):
             if unchanged:
                 raise NotSupported(f"NodeGetVolumeStats reports the same numbers for {CACHE_PATIENCE:g} s")
             return wrong
@@ -161,3 +161,24 @@ def _expect_stats(answer: object, total: dict[int, int]) -> None:
                 f" volume's is {known}: the numbers are those of another file system",
                 section="NodeGetVolumeStats",
             )
+
+
+@case(
+    "stats/device",
+    "NodeGetVolumeStats",
+    "The total of a raw device is its size, not that of the file system in which the device file is.",
+    "stats",
+    "create",
+)
+async def of_a_device(env: SocketEnv) -> None:
+    volume, node = await env.create_and_publish(capability=BLOCK), env.nodes[0]
+    try:
+        usage = await _usage(node, volume)
+    except CallError as error:
+        raise NotSupported(f"it has no statistics of raw devices: {error}") from None
+    size = await env.host.size_of(volume.target(node))
+    total = usage[BYTES].total if BYTES in usage else 0
+    require(
+        not total or abs(total - size) <= size // 10,
+        f"the device has {size} bytes, NodeGetVolumeStats reports a total of {total}",
+    )

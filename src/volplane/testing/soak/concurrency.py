@@ -11,6 +11,7 @@ from volplane.testing.soak.sent_steps import is_sent
 from volplane.testing.soak.steps import QUERIES, WRITE, Fault, Source, Step
 
 _MOUNTING = ("NodePublishVolume", "NodeUnpublishVolume")
+UNMOUNTS = ("NodeUnpublishVolume", "NodeUnstageVolume")
 _STAGING = ("NodeStageVolume", "NodeUnstageVolume")
 
 
@@ -62,3 +63,11 @@ def select_steps(model: Model, moment: Iterable[Step]) -> list[Step]:
         if is_sent(model, step) and all(may_run_together(model, step, other) for other in chosen):
             chosen.append(step)
     return chosen
+
+
+def keeps_target_busy(unmount: Step, others: Iterable[Step]) -> bool:
+    """Whether one of the concurrent calls may keep the kernel from unmounting for a moment."""
+    return unmount.call in UNMOUNTS and any(
+        other.call == "NodeGetVolumeStats" and (other.volume, other.node) == (unmount.volume, unmount.node)
+        for other in others
+    )

@@ -17,7 +17,7 @@ from volplane.testing.cases.faults import take_inventory
 from volplane.testing.driver_process import DriverStartError
 from volplane.testing.soak import rules
 from volplane.testing.soak.checks import LifeChecks
-from volplane.testing.soak.concurrency import select_steps
+from volplane.testing.soak.concurrency import UNMOUNTS, keeps_target_busy, select_steps
 from volplane.testing.soak.model import Answer, Limits, Model
 from volplane.testing.soak.requests import LifeVolumes
 from volplane.testing.soak.send import hits, send
@@ -26,6 +26,7 @@ from volplane.testing.soak.violation import Rule, Violation, ViolationFound
 from volplane.testing.socket_env import SocketEnv
 
 LONGEST_TEARDOWN = 100  # calls
+BUSY_MOUNT = frozenset({Code.INTERNAL, Code.UNKNOWN, Code.FAILED_PRECONDITION})  # for EBUSY
 SETTLE_TRIES, SETTLE_PAUSE = 20, 0.1  # seconds; a device is released when the last process closes it
 
 
@@ -148,7 +149,7 @@ class LifeRun:
                 request,
                 timeout=self._timeout,
                 disturbed=disturbed,
-                busy=self._busy_codes(step),
+                busy=self._busy_codes(step, all_steps),
             )
         except DriverStartError as error:
             raise self._violation(
@@ -159,9 +160,14 @@ class LifeRun:
             self._check_ready(step, reply)
         return answer
 
-    def _busy_codes(self, step: Step) -> frozenset[Code]:
-        """Codes that every caller repeats: a disk may be busy for a moment after it was unmounted."""
+    def _busy_codes(self, step: Step, all_steps: Sequence[Step]) -> frozenset[Code]:
+        """Codes that every caller repeats: a disk may be busy for a moment after it was unmounted, and a
+        mount while its statistics are read, or its file system is frozen for a copy.
+        """
         busy = {Code.ABORTED}
+        is_copied = step.call in UNMOUNTS and self.model.may_be_copied(step.volume)
+        if is_copied or keeps_target_busy(step, all_steps):
+            busy |= BUSY_MOUNT
         if step.call == "ControllerUnpublishVolume" and not self.model.used_on(step.volume, step.node):
             busy.add(Code.FAILED_PRECONDITION)
         return frozenset(busy) - rules.allowed_codes(self.model, step)

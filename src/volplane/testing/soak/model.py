@@ -175,6 +175,14 @@ class Model:
             for v, a in self.arguments.items()
         )
 
+    def may_be_copied(self, volume: int) -> bool:
+        """Whether a snapshot or clone whose call has no answer may still be made of the volume."""
+        snapshots = (k for k, v in self.snapshot_volume.items() if v == volume)
+        clones = (v for v, a in self.arguments.items() if a.source is Source.VOLUME and a.origin == volume)
+        return any(self.knowledge("snapshot", k) is Known.MAYBE for k in snapshots) or any(
+            self.knowledge("volume", v) is Known.MAYBE for v in clones
+        )
+
     def has_restored_volumes(self, snapshot: int) -> bool:
         """Whether volumes from the snapshot exist, perhaps."""
         return any(

@@ -26,7 +26,7 @@ __all__ = ["ClientResponse", "HttpClient", "HttpError", "ServerDisconnected"]
 TIMEOUT = 30.0
 MAX_CONNECTIONS = 64
 MAX_IDLE = MAX_CONNECTIONS  # connections kept for the next requests, as many as a burst of them uses
-GOODBYE = 1.0  # seconds for the server to close its side
+CLOSE_TIMEOUT = 1.0  # seconds for the server to close its side
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
@@ -149,7 +149,7 @@ class HttpClient:
 
     async def _wait_closed(self) -> None:
         if self._open:
-            await asyncio.wait([connection.gone for connection in self._open], timeout=GOODBYE)
+            await asyncio.wait([connection.gone for connection in self._open], timeout=CLOSE_TIMEOUT)
 
     def __repr__(self) -> str:
         return self._name

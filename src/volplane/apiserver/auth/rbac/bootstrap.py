@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from msgspec import structs
@@ -35,6 +36,20 @@ async def bootstrap(backend: Backend) -> None:
     await asyncio.gather(*(_ensure(backend, obj, now) for obj in desired))
 
 
+async def create_missing(backend: Backend, objects: Iterable[Resource]) -> None:
+    """Create those of these cluster-scoped objects that do not exist, in the same way."""
+    now = clock.stamp()
+
+    async def ensure(obj: Resource) -> None:
+        entry = backend.registry.of(type(obj))
+        key = entry.key("", obj.name)
+        if await backend.store.get(key) is None:
+            with suppress(KeyExists):  # another server on the same store was faster
+                await _create(backend, key, entry.strategy.defaults(obj), now)
+
+    await asyncio.gather(*map(ensure, objects))
+
+
 async def _ensure(backend: Backend, desired: Resource, now: str) -> None:
     entry = backend.registry.of(type(desired))
     key = entry.key(desired.namespace, desired.name)
@@ -50,7 +65,12 @@ async def _ensure(backend: Backend, desired: Resource, now: str) -> None:
 
 async def _create(backend: Backend, key: str, desired: Resource, now: str) -> None:
     entry = backend.registry.of(type(desired))
-    meta = structs.replace(desired.metadata, uid=str(uuid.uuid4()), creation_timestamp=now)
+    meta = structs.replace(
+        desired.metadata,
+        uid=str(uuid.uuid4()),
+        creation_timestamp=now,
+        generation=1 if entry.kind.generation == "counted" else 0,
+    )
     result = structs.replace(desired, metadata=meta)
     value = entry.access.encode_stored(result)
     await commit_write(entry, result, value, backend.store.create(key, value))

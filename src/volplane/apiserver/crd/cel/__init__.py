@@ -4,9 +4,9 @@
     program.run({"self": CelObject(name="x")}, CostBudget(1000))
 
 Source becomes tokens (`lexer`), a tree (`parser`, `nodes`), and a typed function (`compiler`, `evaluation`,
-`types`, `library`); `schema_types` converts schemas to types and JSON values to CEL values. Not supported:
-unsigned numbers, messages, time zones, and the libraries for URLs, IP addresses and quantities. A definition
-that uses them is refused.
+`types`, `library`, `kubernetes`); `schema_types` converts schemas to types and JSON values to CEL values.
+`costs` estimates what an expression can cost, before it runs. Not supported: unsigned numbers, messages and
+time zones. A definition that uses them is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.apiserver.crd.cel import nodes, parser
+from volplane.apiserver.crd.cel.compiler import CompileNotes
 from volplane.apiserver.crd.cel.compiler import compile as _compile
+from volplane.apiserver.crd.cel.costs import CostEstimator
+from volplane.apiserver.crd.cel.declared_sizes import DeclaredSize
 from volplane.apiserver.crd.cel.errors import CelCompileError, CelEvaluationError, CostLimitExceeded
 from volplane.apiserver.crd.cel.evaluation import Eval, EvaluationScope, charge_for_length
 from volplane.apiserver.crd.cel.types import CelType
@@ -25,7 +28,7 @@ from volplane.apiserver.crd.cel.values import CostBudget, OptionalValue
 
 __all__ = [
     "CelCompileError", "CelEvaluationError", "CelProgram", "CelType", "CostBudget", "CostLimitExceeded",
-    "OptionalValue", "compile",
+    "OptionalValue", "compile", "estimate_cost",
 ]  # fmt: skip
 
 
@@ -52,3 +55,10 @@ def compile(source: str, variables: Mapping[str, CelType]) -> CelProgram:
     except RecursionError as error:
         raise CelCompileError("expression recursion limit exceeded", 0) from error
     return CelProgram(result.type, frozenset(nodes.identifiers(tree)), result.run)
+
+
+def estimate_cost(source: str, variables: Mapping[str, CelType], self_size: DeclaredSize) -> int:
+    """Return the most that an expression which compiles can cost, in upstream's units."""
+    tree, notes = parser.parse(source), CompileNotes()
+    _compile(tree, variables, notes)
+    return CostEstimator(notes, self_size).cost(tree).high

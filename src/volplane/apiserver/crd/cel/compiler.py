@@ -47,16 +47,30 @@ _CONSTANTS: Mapping[str, Any] = {
 }
 
 
-def compile(node: Expr, variables: Mapping[str, CelType]) -> TypedEval:
+class CompileNotes:
+    """What the compiler has found out about each node, by the node's `id`."""
+
+    def __init__(self) -> None:
+        self.types: dict[int, CelType] = {}
+        self.overloads: dict[int, list[Overload]] = {}  # those that fit; several if a type is not known
+
+
+def compile(node: Expr, variables: Mapping[str, CelType], notes: CompileNotes | None = None) -> TypedEval:
     """Raise CelCompileError."""
-    return _Compiler(dict(variables)).node(node)
+    return _Compiler(dict(variables), notes or CompileNotes()).node(node)
 
 
 class _Compiler:
-    def __init__(self, variables: dict[str, CelType]) -> None:
+    def __init__(self, variables: dict[str, CelType], notes: CompileNotes) -> None:
         self._variables = variables
+        self._notes = notes
 
     def node(self, node: Expr) -> TypedEval:
+        made = self._node(node)
+        self._notes.types[id(node)] = made.type
+        return made
+
+    def _node(self, node: Expr) -> TypedEval:
         match node:
             case LiteralExpr(_, value):
                 return TypedEval(type_of(value), lambda scope: value)
@@ -121,7 +135,9 @@ class _Compiler:
         if known is None:
             raise CelCompileError(f"undeclared reference to '{node.function}' (in container '')", node.at)
         args = [self.node(arg) for arg in ((node.target,) if node.target is not None else ()) + node.args]
-        return _resolve_overload(node, known, args)
+        made, found = _resolve_overload(node, known, args)
+        self._notes.overloads[id(node)] = found
+        return made
 
     def _logic(self, node: CallExpr) -> TypedEval:
         one, other = (self._bool(node, arg) for arg in node.args)
@@ -153,7 +169,7 @@ class _Compiler:
         item = _element_of(target.type)
         if item is None:
             text = f"expression of type '{target.type}' cannot be range of a comprehension"
-            raise CelCompileError(f"{text} (must be list, map, or dynamic)", node.at)
+            raise CelCompileError(f"{text} (must be list, map, or dynamic)", node.target.at)
         bodies = self._compile_bodies(node, item)
         tests = bodies[:-1] if node.name == "map" else bodies
         for body, source in zip(tests, node.bodies, strict=False):
@@ -180,7 +196,7 @@ class _Compiler:
 
     def _compile_bodies(self, node: MacroExpr, item: CelType) -> list[TypedEval]:
         """Compile the bodies of a macro, with its variable bound to an element."""
-        inner = _Compiler({**self._variables, node.variable: item})
+        inner = _Compiler({**self._variables, node.variable: item}, self._notes)
         return [evaluation.charge_for_length(inner.node(body), body) for body in node.bodies]
 
 
@@ -229,7 +245,9 @@ def _mismatch(at: int, function: str, args: list[CelType], member: bool = False)
 # Functions
 
 
-def _resolve_overload(node: CallExpr, known: list[Overload], args: list[TypedEval]) -> TypedEval:
+def _resolve_overload(
+    node: CallExpr, known: list[Overload], args: list[TypedEval]
+) -> tuple[TypedEval, list[Overload]]:
     given = [arg.type for arg in args]
     found: list[tuple[Overload, Bindings]] = []
     for overload in known:
@@ -246,7 +264,9 @@ def _resolve_overload(node: CallExpr, known: list[Overload], args: list[TypedEva
     dynamic = len(found) > 1 or any(
         type == DYN and not w.is_variable for type, w in zip(given, found[0][0].args, strict=True)
     )
-    return TypedEval(made, _dispatch([o for o, _ in found], runs) if dynamic else _direct(found[0][0], runs))
+    fitting = [overload for overload, _ in found]
+    run = _dispatch(fitting, runs) if dynamic else _direct(fitting[0], runs)
+    return TypedEval(made, run), fitting
 
 
 def _direct(overload: Overload, args: tuple[Eval, ...]) -> Eval:

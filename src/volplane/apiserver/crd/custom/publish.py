@@ -12,40 +12,32 @@ from volplane.apiserver.crd.schema import EMBEDDED, INT_OR_STRING, PRESERVE, Sch
 
 Made = dict[str, Any]
 _COMBINATORS = ("allOf", "oneOf", "anyOf", "not")
-_TEXT = {"type": "string"}
 
 
-def published_model(schema: Schema | None, meta: Made, *, v2: bool) -> Made:
-    """Return the schema of a kind with the real metadata; `meta` is a reference to ObjectMeta."""
+def published_model(schema: Schema | None, common: Made, *, v2: bool) -> Made:
+    """Return the schema of a kind with the real metadata.
+
+    `common`: the described schemas of apiVersion, kind and metadata, which is a reference to ObjectMeta.
+    """
     if schema is None or (v2 and schema.get(PRESERVE)):
         return {"type": "object"}
     result = _v2(schema) if v2 else dict(schema)
-    properties = {n: _publish_schema(s, meta, v2=v2) for n, s in result.get("properties", {}).items()}
-    result["properties"] = {
-        **properties,
-        "apiVersion": dict(_TEXT),
-        "kind": dict(_TEXT),
-        "metadata": dict(meta),
-    }
-    return result
+    inside = {**common, "metadata": {"$ref": common["metadata"]["$ref"]}}
+    properties = {n: _publish_schema(s, inside, v2=v2) for n, s in result.get("properties", {}).items()}
+    return {**result, "properties": {**properties, **common}}
 
 
-def _publish_schema(schema: Schema, meta: Made, *, v2: bool) -> Made:
+def _publish_schema(schema: Schema, common: Made, *, v2: bool) -> Made:
     """Add the metadata of embedded resources."""
     result = dict(schema) if v2 else _spell_out_int_or_string(schema)
     if result.get("properties"):
-        result["properties"] = {n: _publish_schema(s, meta, v2=v2) for n, s in result["properties"].items()}
+        result["properties"] = {n: _publish_schema(s, common, v2=v2) for n, s in result["properties"].items()}
     for key, inner in (("items", items_of(schema)), ("additionalProperties", additional_of(schema))):
         if inner is not None:
-            result[key] = _publish_schema(inner, meta, v2=v2)
+            result[key] = _publish_schema(inner, common, v2=v2)
     if result.get(EMBEDDED) and not (v2 and result.get(PRESERVE)):
         known = result.get("properties", {})
-        result["properties"] = {
-            **known,
-            "apiVersion": dict(_TEXT),
-            "kind": dict(_TEXT),
-            "metadata": dict(meta),
-        }
+        result["properties"] = {**known, **common}
         result["required"] = list(dict.fromkeys([*result.get("required", ()), "kind", "apiVersion"]))
     return result
 

@@ -87,7 +87,7 @@ class DefinitionStrategy(Strategy[Definition]):
         return causes + approval.validate(obj)
 
     def validate_update(self, call: ApiCall, old: Definition, new: Definition) -> list[Cause]:
-        causes = checks.validate(new) if new.spec != old.spec else checks.stored_versions(new)
+        causes = checks.validate(new, old) if new.spec != old.spec else checks.stored_versions(new)
         causes += checks.validate_change(old, new, established=is_established(old))
         return causes + approval.validate(new, old)
 

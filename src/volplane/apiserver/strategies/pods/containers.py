@@ -21,7 +21,6 @@ from volplane.api.errors import (
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods import probes
 
-PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 PROTOCOLS = ("SCTP", "TCP", "UDP")
 MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 PROPAGATIONS = ("Bidirectional", "HostToContainer", "None")
@@ -85,7 +84,7 @@ def common(path: str, container: AnyContainer, volumes: Mapping[str, core.Volume
     yield from _environment_sources(f"{path}.envFrom", container.env_from)
     yield from _mounts(f"{path}.volumeMounts", container, volumes)
     yield from _devices(f"{path}.volumeDevices", container, volumes)
-    yield from checks.one_of(f"{path}.imagePullPolicy", container.image_pull_policy, PULL_POLICIES)
+    yield from checks.one_of(f"{path}.imagePullPolicy", container.image_pull_policy, checks.PULL_POLICIES)
     yield from resources(f"{path}.resources", container.resources)
 
 

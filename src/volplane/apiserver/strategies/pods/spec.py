@@ -8,7 +8,8 @@ from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.pods import security
 from volplane.apiserver.strategies.pods.containers import containers, init_containers
 from volplane.apiserver.strategies.pods.ephemeral import ephemeral_containers
-from volplane.apiserver.strategies.pods.volumes import volumes
+from volplane.apiserver.strategies.pods.stop_signals import stop_signals
+from volplane.apiserver.strategies.pods.volumes import image_references, volumes
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
@@ -20,11 +21,14 @@ def pod_spec(path: str, spec: PodSpec, *, pod: str = "", is_pod: bool = True) ->
     """`pod`: the pod's name, if known. `is_pod`: False for templates."""
     usable, causes = volumes(f"{path}.volumes", spec.volumes, pod)
     yield from causes
+    if is_pod:
+        yield from image_references(f"{path}.volumes", spec.volumes)
     if spec.termination_grace_period_seconds is None:
         yield required_value(f"{path}.terminationGracePeriodSeconds")
     yield from containers(f"{path}.containers", spec.containers, usable)
     yield from init_containers(f"{path}.initContainers", spec.init_containers, spec.containers, usable)
     yield from ephemeral_containers(f"{path}.ephemeralContainers", spec, usable)
+    yield from stop_signals(path, spec)
     if spec.host_network:
         yield from _host_network(path, spec, is_pod)
     yield from checks.one_of(f"{path}.restartPolicy", spec.restart_policy, RESTART_POLICIES)

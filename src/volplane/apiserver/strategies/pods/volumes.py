@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import structs
@@ -41,6 +41,13 @@ def volumes(
             message = "must not reference a PVC that gets created for an ephemeral volume"
             causes.append(invalid(f"{here}.persistentVolumeClaim.claimName", claim.claim_name, message))
     return usable, causes
+
+
+def image_references(path: str, given: Iterable[core.Volume]) -> Causes:
+    """A template may leave the image of a volume open."""
+    for at, volume in enumerate(given):
+        if volume.image is not None and not volume.image.reference:
+            yield required_value(f"{path}[{at}].image.reference")
 
 
 def _volume(path: str, volume: core.Volume, others: Mapping[str, core.Volume]) -> Causes:
@@ -180,6 +187,10 @@ def _ephemeral(path: str, source: core.EphemeralVolumeSource) -> Causes:
     yield from claim_spec.validate(f"{path}.volumeClaimTemplate.spec", source.volume_claim_template.spec)
 
 
+def _image(path: str, source: core.ImageVolumeSource) -> Causes:
+    yield from checks.one_of(f"{path}.pullPolicy", source.pull_policy, checks.PULL_POLICIES)
+
+
 def flex(path: str, source: Any) -> Causes:
     """A FlexVolume of a pod or a PersistentVolume; the kubelet and the controller add reserved options."""
     yield from checks.present(f"{path}.driver", source.driver)
@@ -201,4 +212,5 @@ _CHECKS: Mapping[str, Callable[[str, Any], Causes]] = {
     "csi": _csi,
     "ephemeral": _ephemeral,
     "flex_volume": flex,
+    "image": _image,
 }

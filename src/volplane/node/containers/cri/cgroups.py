@@ -13,13 +13,25 @@ CGROUPS = "/sys/fs/cgroup"
 
 def remove_pod(uid: str, root: str) -> None:
     for systemd in (False, True):
-        _remove(cgroup_parent(uid, root, systemd=systemd).lstrip("/"))
+        _remove(find_path(cgroup_parent(uid, root, systemd=systemd)))
 
 
 def remove_node(root: str) -> None:
     """Remove the cgroup of a node without pods, and the one of all nodes if it was the last."""
-    _remove(f"{CGROUP_ROOT}/{labels.node_digest(root)}")
-    _remove(CGROUP_ROOT)
+    for node in (
+        f"{CGROUP_ROOT}/{labels.node_digest(root)}",
+        f"{CGROUP_ROOT}-{labels.node_digest(root)}.slice",
+    ):
+        _remove(find_path(node))
+        _remove(os.path.dirname(find_path(node)))
+
+
+def find_path(cgroup: str) -> str:
+    """The path of a cgroup below a hierarchy: a.slice/a-b.slice for a-b.slice."""
+    if not cgroup.endswith(".slice"):
+        return cgroup.strip("/")
+    parts = cgroup.removesuffix(".slice").split("-")
+    return "/".join(f"{'-'.join(parts[: count + 1])}.slice" for count in range(len(parts)))
 
 
 def _remove(path: str) -> None:

@@ -43,11 +43,13 @@ def make_container_config(
         annotations={
             labels.RESTART_COUNT: str(spec.attempt),
             **({labels.TERMINATION_MESSAGE_PATH: spec.message_path} if spec.message_path else {}),
+            **({labels.STOP_SIGNAL: spec.stop_signal} if spec.stop_signal else {}),
         },
         log_path=os.path.relpath(spec.log_path, log_directory),
         stdin=spec.stdin,
         stdin_once=spec.stdin_once,
         tty=spec.tty,
+        stop_signal=make_signal(spec.stop_signal),
         linux=v1.LinuxContainerConfig(
             resources=make_resources(spec.limits), security_context=_security_context(spec, target)
         ),
@@ -55,6 +57,15 @@ def make_container_config(
 
 
 def _mount(mount: Mount) -> v1.Mount:
+    if mount.image:
+        return v1.Mount(
+            container_path=mount.target,
+            image=v1.ImageSpec(image=mount.image, user_specified_image=mount.image_name),
+            image_sub_path=mount.subpath,
+            readonly=True,
+            propagation=_PROPAGATIONS[mount.propagation],
+            recursive_read_only=mount.recursive,
+        )
     return v1.Mount(
         container_path=mount.target,
         host_path=mount.source,
@@ -62,6 +73,15 @@ def _mount(mount: Mount) -> v1.Mount:
         propagation=_PROPAGATIONS[mount.propagation],
         recursive_read_only=mount.recursive,
     )
+
+
+def make_signal(name: str) -> v1.Signal:
+    """The signal of a name such as SIGRTMIN+1; for "" and unknown names that of the image."""
+    known = name.replace("+", "PLUS").replace("-", "MINUS")
+    if known not in v1.Signal.DESCRIPTOR.values_by_name:
+        return v1.RUNTIME_DEFAULT
+    found: v1.Signal = getattr(v1, known)
+    return found
 
 
 def make_resources(limits: CgroupLimits) -> v1.LinuxContainerResources:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from volplane.base.backoff import Backoff, Failures
+from volplane.base.retry import retry
 from volplane.base.tasks import TaskSet
 from volplane.csi.outcome import Code
 from volplane.node.containers.cri import v1
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RELIST_INTERVAL = 1.0  # seconds, as upstream's kubelet
+RELIST_RETRY = Backoff(0.1, 1.0)  # while the runtime is away
 BACKSTOP_INTERVAL = 10.0  # seconds, where exits are reported otherwise
 RECORD_WAIT = Backoff(0.01, 1.0)  # until the runtime has recorded an exit that was seen
 EVENTS_RETRY = Backoff(1.0, 30.0)
@@ -42,7 +45,8 @@ class ContainerWatch:
     ) -> None:
         self._cri, self._labels, self._containers, self._note_exit = cri, labels, containers, note_exit
         self._tasks = TaskSet()
-        self._has_events = False
+        self.has_events = False  # the runtime reports exits
+        self._events_lost = asyncio.Event()
         self._news = asyncio.Event()
         self._begun = False
 
@@ -75,14 +79,16 @@ class ContainerWatch:
         while True:
             try:
                 async for event in self._cri.container_events():
-                    self._has_events = True
+                    self.has_events = True
                     failures.reset()
                     if event.container_event_type == v1.CONTAINER_STOPPED_EVENT:
                         await self._handle_event(event.container_id)
             except CriError as error:
                 if error.code is Code.UNIMPLEMENTED:
                     return
-            self._has_events = False
+            if self.has_events:  # exits in between are found in the list
+                self.has_events = False
+                self._events_lost.set()
             await asyncio.sleep(failures.next_delay())
 
     async def _handle_event(self, cri_id: str) -> None:
@@ -95,14 +101,14 @@ class ContainerWatch:
             if not self._running():
                 self._news.clear()
                 await self._news.wait()
-            await asyncio.sleep(self._interval())
-            try:
-                await self._relist()
-            except CriError as error:
-                log.debug("containers cannot be listed: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval()):
+                    await self._events_lost.wait()
+            self._events_lost.clear()
+            await retry(self._relist, on=CriError, backoff=RELIST_RETRY, report=_report)
 
     def _interval(self) -> float:
-        reported = self._has_events or all(each.process is not None for _, each in self._running())
+        reported = self.has_events or all(each.process is not None for _, each in self._running())
         return BACKSTOP_INTERVAL if reported else RELIST_INTERVAL
 
     async def _relist(self) -> None:
@@ -113,3 +119,7 @@ class ContainerWatch:
 
     def _running(self) -> list[tuple[str, CriContainer]]:
         return [(id, each) for id, each in self._containers.items() if each.state.running]
+
+
+def _report(error: Exception) -> None:
+    log.debug("containers cannot be listed: %s", error)

@@ -36,15 +36,22 @@ class FirstProcess:
         await wait_readable(self._descriptor)
         self._ended.set()
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
     async def wait(self) -> None:
         """Wait until it has exited, or is no longer watched."""
         await self._ended.wait()
 
     async def kill(self) -> None:
         """Kill it and wait until it has exited."""
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         await self._ended.wait()
+
+    def send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, number)
 
     def close(self) -> None:
         if self._waiting is not None:

@@ -12,6 +12,7 @@ from volplane.node.containers.cri.runtime_info import RuntimeInfo, find_problem
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL = 5.0  # seconds, as upstream's kubelet
+RECHECK_INTERVAL = 1.0  # while it is not ready
 DOWN = "container runtime is down"
 
 
@@ -23,7 +24,7 @@ class RuntimeHealth:
     async def check(self) -> None:
         """Ask the runtime; `problem` is why the node is not ready, "" if it is."""
         try:
-            if not self._info.version:
+            if self.problem:  # at the start, or another one may have taken its place
                 await self._info.read(self._cri)
             problem = find_problem(await self._cri.status())
         except CriError as error:
@@ -36,4 +37,4 @@ class RuntimeHealth:
     async def run(self) -> None:
         while True:
             await self.check()
-            await asyncio.sleep(CHECK_INTERVAL)
+            await asyncio.sleep(RECHECK_INTERVAL if self.problem else CHECK_INTERVAL)

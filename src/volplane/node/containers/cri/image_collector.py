@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from msgspec import structs
 
 from volplane.base import clock
 from volplane.host import Host
 from volplane.node.containers.cri import v1
-from volplane.node.containers.cri.client import CHECK_TIMEOUT, CriClient, CriError
+from volplane.node.containers.cri.client import CHECK_TIMEOUT, CriClient, CriError, NotFoundInRuntime
 from volplane.node.containers.cri.image_plan import StoredImage, bytes_to_free, choose_images
 from volplane.node.containers.cri.pulled_images import PulledImages
 
@@ -53,9 +54,12 @@ class ImageCollector:
 
     async def collect(self) -> list[str]:
         """Remove images if the file system is full. Returns their ids. Raises CriError, OSError."""
-        in_use = await self._observe()
+        containers = await self._cri.list_containers({})
+        in_use = await self._observe(containers)
         capacity, available = await self._measure()
         needed = bytes_to_free(capacity, available, high=self._high, low=self._low)
+        if needed:  # asked for only then, because it takes a call for each container
+            in_use |= await self._find_mounted_images(containers)
         removed, freed = [], 0
         chosen = choose_images(
             self._known.values(), in_use, needed=needed, now=clock.now(), min_age=self._min_age
@@ -75,9 +79,17 @@ class ImageCollector:
             )
         return removed
 
-    async def _observe(self) -> set[str]:
+    async def _find_mounted_images(self, containers: Iterable[v1.Container]) -> set[str]:
+        """The images of image volumes."""
+        found = set()
+        for container in containers:
+            with suppress(NotFoundInRuntime):
+                reply = await self._cri.container_status(container.id)
+                found |= {mount.image.image for mount in reply.status.mounts if mount.image.image}
+        return found
+
+    async def _observe(self, containers: Iterable[v1.Container]) -> set[str]:
         """Note which images exist and which are in use, by any container of the runtime."""
-        containers = await self._cri.list_containers({})
         in_use = {name for c in containers for name in (c.image_ref, c.image_id, c.image.image) if name}
         reply: v1.ListImagesResponse = await self._cri.call(
             "ListImages", v1.ListImagesRequest(), CHECK_TIMEOUT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from msgspec import Struct
@@ -14,11 +15,14 @@ from volplane.base.backoff import Backoff
 from volplane.base.tasks import KeyedTasks, ignore_error
 from volplane.client.client import Client
 from volplane.loops.events import EventRecorder
+from volplane.node.containers.base import CreationFailed
 from volplane.node.containers.cri import v1
 from volplane.node.containers.cri.client import CHECK_TIMEOUT, CriClient, CriError
 from volplane.node.containers.cri.image_names import InvalidImageName, with_default_tag
+from volplane.node.containers.cri.image_volumes import ImageVolume, find_image_volumes, find_lack
 from volplane.node.containers.cri.pull_secrets import find_credentials, read_secrets
 from volplane.node.containers.cri.pulled_images import PulledImages
+from volplane.node.containers.cri.runtime_info import RuntimeInfo
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ class Images:
     def __init__(
         self,
         cri: CriClient,
+        info: RuntimeInfo,
         client: Client,
         events: EventRecorder,
         pulled: PulledImages,
@@ -63,7 +68,8 @@ class Images:
         serial: bool = True,
         parallel: int = 0,
     ) -> None:
-        self._cri, self._client, self._events, self._pulled = cri, client, events, pulled
+        self._cri, self._info, self._client = cri, info, client
+        self._events, self._pulled = events, pulled
         limit = 1 if serial else parallel
         self._limit: AbstractAsyncContextManager[object] = (
             asyncio.Semaphore(limit) if limit else nullcontext()
@@ -73,23 +79,39 @@ class Images:
 
     async def ensure(self, pod: Pod, container: Container) -> LocalImage:
         """The container's image, pulled if its policy says so. Raises ImageError."""
+        return await self._ensure(pod, container.image, container.image_pull_policy)
+
+    async def ensure_volumes(self, pod: Pod, container: Container) -> dict[str, LocalImage]:
+        """The images of the image volumes that the container mounts, by the volume's name.
+
+        Raises ImageError; CreationFailed, CriError if the runtime cannot mount them.
+        """
+        volumes = find_image_volumes(pod, container)
+        if volumes:
+            await self._check_runtime(volumes)
+        return {v.name: await self._ensure(pod, v.source.reference, v.source.pull_policy) for v in volumes}
+
+    async def _check_runtime(self, volumes: Sequence[ImageVolume]) -> None:
+        if find_lack(volumes, self._info.name, self._info.version):
+            await self._info.read(self._cri)  # a newer version may have taken its place
+            if why := find_lack(volumes, self._info.name, self._info.version):
+                raise CreationFailed(why)
+
+    async def _ensure(self, pod: Pod, name: str, policy: str) -> LocalImage:
         try:
-            image = with_default_tag(container.image)
+            image = with_default_tag(name)
         except InvalidImageName as error:
             self._events.warning(pod, "InspectFailed", str(error))
             raise ImageError("InvalidImageName", str(error)) from None
-        policy = container.image_pull_policy
-        present = await self._inspect(pod, container.image, image)
+        present = await self._inspect(pod, name, image)
         if present is not None and policy != ALWAYS:
-            self._events.normal(
-                pod, "Pulled", f'Container image "{container.image}" already present on machine'
-            )
+            self._events.normal(pod, "Pulled", f'Container image "{name}" already present on machine')
             return present
         if policy == NEVER:
-            text = f'Container image "{container.image}" is not present with pull policy of Never'
+            text = f'Container image "{name}" is not present with pull policy of Never'
             self._events.warning(pod, "ErrImageNeverPull", text)
             raise ImageError("ErrImageNeverPull", text)
-        return await self._pull(pod, container.image, image)
+        return await self._pull(pod, name, image)
 
     async def find(self, image: str) -> LocalImage | None:
         """The image if the runtime has it. Raises CriError."""

@@ -20,6 +20,7 @@ NODE_ROOT = "volplane.io/node-root"  # the node's directory on this machine
 CONTAINER_ID = "volplane.io/container-id"  # the id that the node has chosen
 
 RESTART_COUNT = "io.kubernetes.container.restartCount"
+STOP_SIGNAL = "volplane.io/stop-signal"  # stopSignal of the container's lifecycle
 TERMINATION_MESSAGE_PATH = "io.kubernetes.container.terminationMessagePath"
 
 
@@ -31,6 +32,11 @@ def node_labels(root: str) -> dict[str, str]:
 def node_digest(root: str) -> str:
     """A short name of the node that is unique on this machine."""
     return hashlib.sha256(root.encode()).hexdigest()[:10]
+
+
+def sandbox_uid(pod: Pod, root: str) -> str:
+    """The uid in a sandbox's name, which is unique in a runtime: copies of a cluster have the same pods."""
+    return f"{pod.uid}-{node_digest(root)}"
 
 
 def pod_labels(pod: Pod, root: str) -> dict[str, str]:

@@ -28,9 +28,11 @@ from volplane.node.containers.base import (
     ContainerNotRunning,
     ContainerRunState,
     ContainerSpec,
+    CreationFailed,
     NoSuchContainer,
     StartFailed,
     make_ended_state,
+    signal_number,
 )
 from volplane.node.containers.cri import labels, v1
 from volplane.node.containers.cri.client import (
@@ -44,6 +46,8 @@ from volplane.node.containers.cri.client import (
 from volplane.node.containers.cri.container_config import make_container_config
 from volplane.node.containers.cri.container_watch import ContainerWatch
 from volplane.node.containers.cri.first_process import FirstProcess
+from volplane.node.containers.cri.image_volume_metrics import count_image_volumes
+from volplane.node.containers.cri.image_volumes import IMAGES, describe_lack, find_missing_mounts
 from volplane.node.containers.cri.runtime_info import RuntimeInfo
 from volplane.node.containers.cri.sandboxes import PodSandboxes
 from volplane.node.containers.cri.streaming import CriAttach, CriExec, open_attach, open_exec
@@ -64,8 +68,10 @@ class CriContainer:
         tty: bool = False,
         log_path: str = "",
         process: FirstProcess | None = None,
+        stop_signal: str = "",
     ) -> None:
-        self.log_path = log_path
+        """`stop_signal`: its own, if the runtime does not send it."""
+        self.log_path, self.stop_signal = log_path, stop_signal
         self.cri_id, self.state, self.tty, self.process = cri_id, state, tty, process
         self.done = asyncio.Event()
         if not state.running:
@@ -130,6 +136,7 @@ class CriRuntime:
             tty=read_terminal(reply.info),
             log_path=reply.status.log_path,
             process=process,
+            stop_signal=find_unknown_stop_signal(reply.status),
         )
         self._containers[id] = made
         if state.running:
@@ -172,7 +179,8 @@ class CriRuntime:
         except CriError as error:
             # Also if it was refused: the runtime may still be busy with an earlier call of the same name.
             self._uncertain.add(spec.id)
-            raise StartFailed(str(error)) from error
+            failure = CreationFailed if error.method == "CreateContainer" else StartFailed
+            raise failure(str(error)) from error
 
     async def _create_and_start(self, spec: ContainerSpec) -> CriContainer:
         sandbox = self._sandboxes.get(spec.pod_uid)
@@ -185,7 +193,9 @@ class CriRuntime:
             log_directory=sandbox.config.log_directory,
             target=self._find_target(spec),
         )
-        cri_id = await self.cri.create_container(sandbox.id, config, sandbox.config)
+        with count_image_volumes(spec.mounts):
+            cri_id = await self.cri.create_container(sandbox.id, config, sandbox.config)
+            await self._check_image_volumes(spec, cri_id)
         if spec.id in self._cancelled:
             await self.cri.remove_container(cri_id)
             raise StartFailed(CANCELLED)
@@ -196,6 +206,17 @@ class CriRuntime:
         except CriError as error:
             return await self._note_failed_start(spec.id, cri_id, error)
         return self._track(spec.id, await self.cri.container_status(cri_id))
+
+    async def _check_image_volumes(self, spec: ContainerSpec, cri_id: str) -> None:
+        """Remove a container that the runtime has created without its images."""
+        if not any(mount.image for mount in spec.mounts):
+            return
+        missing = find_missing_mounts(spec.mounts, await self.cri.container_status(cri_id))
+        if not missing:
+            return
+        await self.cri.remove_container(cri_id)
+        names = ", ".join(f'"{mount.image_name}" at {mount.target}' for mount in missing)
+        raise CreationFailed(describe_lack(f"image {names}", self.info.name, self.info.version, IMAGES))
 
     def _find_target(self, spec: ContainerSpec) -> str:
         """The runtime's id of the container whose processes it shall see."""
@@ -247,9 +268,22 @@ class CriRuntime:
         container = self._get(id)
         if container.state.running:
             with failpoint.around("container:stop"):
+                if container.stop_signal and grace > 0:
+                    grace = await self._send_stop_signal(container, grace)
                 await insist(lambda: self._stop(container, grace))
         await container.done.wait()
         return container.state
+
+    async def _send_stop_signal(self, container: CriContainer, grace: float) -> float:
+        """Do what the runtime should do; it would send the signal of the image. Returns the seconds left."""
+        if container.process is None:
+            log.warning("the runtime cannot send %s to %s", container.stop_signal, container.state.id)
+            return grace
+        container.process.send(signal_number(container.stop_signal))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await container.process.wait()
+        return 0.0
 
     async def _stop(self, container: CriContainer, grace: float) -> None:
         try:
@@ -368,6 +402,11 @@ class CriRuntime:
 
     def running_containers(self) -> list[CriContainer]:
         return [container for container in self._containers.values() if container.state.running]
+
+
+def find_unknown_stop_signal(status: v1.ContainerStatus) -> str:
+    """The stopSignal that a container was created with, if the runtime does not know it."""
+    return status.annotations.get(labels.STOP_SIGNAL, "") if not status.stop_signal else ""
 
 
 def read_pid(info: Mapping[str, str]) -> int:

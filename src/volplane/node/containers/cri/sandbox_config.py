@@ -8,19 +8,11 @@ from msgspec import Struct
 
 from volplane.api.core import Pod, PodSecurityContext
 from volplane.node.containers.cri import labels, v1
+from volplane.node.network.resolv_conf import ClusterDns, ResolvConf, make_resolv_conf
 from volplane.rules import sysctls
 
 CGROUP_ROOT = "volplane"
 _PROTOCOLS = {"": v1.TCP, "TCP": v1.TCP, "UDP": v1.UDP, "SCTP": v1.SCTP}
-MAX_SERVERS, MAX_SEARCHES = 3, 32  # of a resolv.conf
-
-
-class ResolvConf(Struct, frozen=True):
-    """The machine's resolver configuration."""
-
-    servers: tuple[str, ...] = ()
-    searches: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
 
 
 class SandboxInputs(Struct, frozen=True):
@@ -31,16 +23,22 @@ class SandboxInputs(Struct, frozen=True):
     log_directory: str
     systemd_cgroups: bool = False  # the runtime's cgroup driver
     resolv_conf: ResolvConf = ResolvConf()
+    cluster_dns: ClusterDns | None = None
 
 
 def make_sandbox_config(pod: Pod, attempt: int, inputs: SandboxInputs) -> v1.PodSandboxConfig:
     spec = pod.spec
     context = spec.security_context or PodSecurityContext()
     return v1.PodSandboxConfig(
-        metadata=v1.PodSandboxMetadata(name=pod.name, uid=pod.uid, namespace=pod.namespace, attempt=attempt),
+        metadata=v1.PodSandboxMetadata(
+            name=pod.name,
+            uid=labels.sandbox_uid(pod, inputs.root),
+            namespace=pod.namespace,
+            attempt=attempt,
+        ),
         hostname="" if spec.host_network else inputs.hostname,
         log_directory=inputs.log_directory,
-        dns_config=make_dns_config(pod, inputs.resolv_conf),
+        dns_config=make_dns_config(pod, inputs.resolv_conf, inputs.cluster_dns),
         port_mappings=list(_port_mappings(pod)),
         labels=labels.pod_labels(pod, inputs.root),
         annotations=pod.metadata.annotations,
@@ -95,40 +93,9 @@ def _security_context(pod: Pod, context: PodSecurityContext) -> v1.LinuxSandboxS
     )
 
 
-def make_dns_config(pod: Pod, machine: ResolvConf) -> v1.DNSConfig | None:
-    """The pod's resolver configuration; None where the runtime copies the machine's.
-
-    There is no DNS server of the cluster, so ClusterFirst is the machine's configuration, as with a kubelet
-    that has no --cluster-dns.
-    """
-    own, policy = pod.spec.dns_config, pod.spec.dns_policy
-    if own is None and policy != "None":
+def make_dns_config(pod: Pod, machine: ResolvConf, cluster: ClusterDns | None = None) -> v1.DNSConfig | None:
+    """The pod's resolver configuration; None where the runtime copies the machine's."""
+    made = make_resolv_conf(pod, machine, cluster)
+    if made is None:
         return None
-    base = ResolvConf() if policy == "None" else machine
-    options = {option.partition(":")[0]: option for option in base.options}
-    for option in own.options if own is not None else ():
-        options[option.name] = f"{option.name}:{option.value}" if option.value else option.name
-    return v1.DNSConfig(
-        servers=_merge(base.servers, own.nameservers if own else ())[:MAX_SERVERS],
-        searches=_merge(base.searches, own.searches if own else ())[:MAX_SEARCHES],
-        options=list(options.values()),
-    )
-
-
-def _merge(first: tuple[str, ...], second: tuple[str, ...]) -> list[str]:
-    return list(dict.fromkeys((*first, *second)))
-
-
-def parse_resolv_conf(text: str) -> ResolvConf:
-    servers: list[str] = []
-    searches: tuple[str, ...] = ()
-    options: list[str] = []
-    for line in text.splitlines():
-        match line.partition("#")[0].split():
-            case ["nameserver", server, *_]:
-                servers.append(server)
-            case ["search" | "domain", *names]:
-                searches = tuple(names)
-            case ["options", *names]:
-                options += names
-    return ResolvConf(tuple(servers), searches, tuple(options))
+    return v1.DNSConfig(servers=made.servers, searches=made.searches, options=made.options)

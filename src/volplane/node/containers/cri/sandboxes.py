@@ -30,15 +30,17 @@ from volplane.node.containers.base import ContainerError
 from volplane.node.containers.cri import cgroups, labels, v1
 from volplane.node.containers.cri.client import CriClient, CriError, NotFoundInRuntime, insist
 from volplane.node.containers.cri.runtime_info import RuntimeInfo
-from volplane.node.containers.cri.sandbox_config import SandboxInputs, make_sandbox_config, parse_resolv_conf
+from volplane.node.containers.cri.sandbox_config import SandboxInputs, make_sandbox_config
 from volplane.node.containers.cri.streaming import forward_port
 from volplane.node.network.interface import NetworkAttachment, PodNetworkError, StreamPair
+from volplane.node.network.pod_endpoints import list_pod_endpoints, metadata_endpoint
 from volplane.node.network.relay import Relay, RelayLinks
+from volplane.node.network.resolv_conf import ClusterDns, read_resolv_conf
 from volplane.node.options import NodeOptions
+from volplane.node.services import LinkedServices
 
 log = logging.getLogger(__name__)
 
-RESOLV_CONF = "/etc/resolv.conf"
 SWEEP_INTERVAL = 60.0  # seconds, as the kubelet's container garbage collection
 
 
@@ -69,16 +71,21 @@ class PodSandboxes:
         is_builtin: Callable[[Container], bool],
         hostname: Callable[[Pod], str],
         relay_links: RelayLinks | None = None,
+        services: LinkedServices | None = None,
     ) -> None:
         self._cri, self._info, self._settings = cri, info, settings
         self._host, self._paths, self._client, self._events = host, paths, client, events
         self._is_builtin, self._hostname = is_builtin, hostname
         self._relay_links = relay_links if relay_links is not None else set()
+        self._services = services
         self._ready: dict[str, Sandbox] = {}  # by pod
         self._known: set[str] = set()  # pods that may have sandboxes in the runtime
         self._has_found_earlier = False  # the known pods include those of an earlier process
         self._without_sandbox: set[str] = set()  # pods of built-in images
-        self._relays: dict[str, tuple[str, Relay]] = {}  # by pod: the sandbox and its relay
+        self._endpoints = list_pod_endpoints(settings)
+        if (metadata := metadata_endpoint(settings)) is not None:
+            self._endpoints.append(metadata)
+        self._relays: dict[str, tuple[str, list[Relay]]] = {}  # by pod: the sandbox and its relays
         self._joining: KeyedTasks[str, Sandbox] = KeyedTasks(ignore_error)
         self._forwarding = TaskSet()
 
@@ -122,7 +129,13 @@ class PodSandboxes:
         # It goes on if the caller is cancelled: otherwise no one would know the sandbox.
         joining = self._joining.get_or_start(pod.uid, lambda: self._ensure(pod), f"sandbox of pod {pod.key}")
         sandbox = await asyncio.shield(joining)
-        return NetworkAttachment(sandbox.address, sandbox.namespace)
+        return NetworkAttachment(sandbox.address, sandbox.namespace, self._cluster_dns(pod))
+
+    def _cluster_dns(self, pod: Pod) -> ClusterDns | None:
+        """None for pods in the machine's network, which has no cable to the namespace of Services."""
+        if self._services is None or (pod.spec.host_network and not self._settings.cluster_dns):
+            return None
+        return self._services.cluster_dns
 
     async def _ensure(self, pod: Pod) -> Sandbox:
         try:
@@ -131,7 +144,9 @@ class PodSandboxes:
             raise PodNetworkError(str(error)) from error
         except OSError as error:
             raise PodNetworkError(f"network of the pod: {error}") from error
-        await self._open_relay(pod, sandbox)
+        await self._open_relays(pod, sandbox)
+        if self._services is not None and sandbox.namespace.startswith("/"):
+            self._services.connect_in_background(sandbox.namespace, sandbox.address, f"pod {pod.key}")
         self._ready[pod.uid] = sandbox
         return sandbox
 
@@ -180,7 +195,8 @@ class PodSandboxes:
             self._hostname(pod),
             self._paths.real(self._paths.log_directory(pod.namespace, pod.name, pod.uid)),
             self._info.systemd_cgroups,
-            parse_resolv_conf(_read_resolv_conf()),
+            read_resolv_conf(),
+            self._cluster_dns(pod),
         )
         return make_sandbox_config(pod, attempt, inputs)
 
@@ -195,29 +211,32 @@ class PodSandboxes:
         except APIError as error:
             raise PodNetworkError(f"failed to get sandbox runtime: {error}") from error
 
-    # --- the API server, which listens on this machine's loopback only
+    # --- servers that listen on this machine's loopback only
 
-    async def _open_relay(self, pod: Pod, sandbox: Sandbox) -> None:
-        """Listen inside the pod's network for connections to the API server."""
+    async def _open_relays(self, pod: Pod, sandbox: Sandbox) -> None:
+        """Listen inside the pod's network for connections to them."""
         opened = self._relays.get(pod.uid)
         if opened is not None and opened[0] == sandbox.id:
             return
-        await self._close_relay(pod.uid)
-        host, port = self._settings.cluster_host, self._settings.cluster_port
-        if not port or not sandbox.namespace.startswith("/"):
+        await self._close_relays(pod.uid)
+        if not sandbox.namespace.startswith("/"):
             return
-        try:
-            listening = await self._host.call(_listen, sandbox.namespace, IPv4Address(host), port)
-        except (OSError, ValueError) as error:  # the pod may have opened the port while we were restarted
-            log.warning("pod %s cannot reach the API server at %s:%d: %s", pod.key, host, port, error)
-            return
-        relay = Relay(listening, lambda: asyncio.open_connection(host, port), self._relay_links)
-        await relay.start()
-        self._relays[pod.uid] = sandbox.id, relay
+        relays: list[Relay] = []
+        self._relays[pod.uid] = sandbox.id, relays
+        for endpoint in self._endpoints:
+            try:
+                listening = await self._host.call(_listen, sandbox.namespace, *endpoint.listen)
+            except OSError as error:  # the pod may have opened the port while we were restarted
+                log.warning("pod %s cannot reach %s: %s", pod.key, endpoint, error)
+                continue
+            relay = Relay(listening, endpoint.dial, self._relay_links)
+            await relay.start()
+            relays.append(relay)
 
-    async def _close_relay(self, uid: str) -> None:
-        if (opened := self._relays.pop(uid, None)) is not None:
-            await opened[1].close()
+    async def _close_relays(self, uid: str) -> None:
+        _, relays = self._relays.pop(uid, ("", []))
+        for relay in relays:
+            await relay.close()
 
     async def dial(self, uid: str, port: int) -> StreamPair:
         sandbox = self._ready.get(uid)
@@ -234,7 +253,7 @@ class PodSandboxes:
         """Stop the pod's sandboxes; those without containers are removed."""
         if (joining := self._joining.get(uid)) is not None:
             await asyncio.wait({joining})
-        await self._close_relay(uid)
+        await self._close_relays(uid)
         if uid in self._without_sandbox:
             self._without_sandbox.discard(uid)
             return
@@ -271,9 +290,11 @@ class PodSandboxes:
     async def close(self) -> None:
         if joining := self._joining.values():
             await asyncio.wait(joining)
+        if self._services is not None:
+            await self._services.close()
         await self._forwarding.close()
         for uid in list(self._relays):
-            await self._close_relay(uid)
+            await self._close_relays(uid)
 
     async def remove(self) -> None:
         """Remove all stopped sandboxes of this node, with their containers."""
@@ -330,11 +351,3 @@ def _open(path: str) -> Iterator[int]:
 def _listen(namespace: str, host: IPv4Address, port: int) -> socket.socket:
     with _open(namespace) as descriptor:
         return network.listen_in_namespace(descriptor, host, port)
-
-
-def _read_resolv_conf() -> str:
-    try:
-        with open(RESOLV_CONF, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -18,8 +18,10 @@ from volplane.node.containers.cri.runtime import CriRuntime
 from volplane.node.containers.cri.runtime_info import RuntimeInfo
 from volplane.node.containers.cri.sandboxes import PodSandboxes
 from volplane.node.containers.cri.stats import RuntimeStats
+from volplane.node.containers.cri.usage import CriUsageReader
 from volplane.node.network.relay import RelayLinks
 from volplane.node.options import NodeOptions
+from volplane.node.services import LinkedServices
 
 
 class CriServices:
@@ -35,6 +37,7 @@ class CriServices:
         is_builtin: Callable[[Container], bool],
         hostname: Callable[[Pod], str],
         relay_links: RelayLinks,
+        services: LinkedServices,
         on_health_changed: Callable[[], None],
         report: Callable[[str, str], None],
     ) -> None:
@@ -52,11 +55,13 @@ class CriServices:
             is_builtin=is_builtin,
             hostname=hostname,
             relay_links=relay_links,
+            services=services,
         )
         self.runtime = CriRuntime(self.cri, self.info, self.sandboxes, host, root=paths.root)
         pulled = PulledImages(paths.root, host)
         self.images = Images(
             self.cri,
+            self.info,
             client,
             events,
             pulled,
@@ -64,6 +69,7 @@ class CriServices:
             parallel=settings.max_parallel_image_pulls,
         )
         self.stats = RuntimeStats(self.cri, node, paths.root)
+        self.usage = CriUsageReader(self.cri, host, paths.root)
         self.health = RuntimeHealth(self.cri, self.info, on_health_changed)
         self.logs = LogRotation(
             self.cri,

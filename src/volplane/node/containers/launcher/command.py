@@ -67,7 +67,21 @@ def prepare(
         stdio = [_open_terminal(terminal_socket)]
         env = {"TERM": "xterm", **env}
     progress.reach(PROGRAM)
+    argv = _replace_program(argv, spec["program"], env["PATH"])
     return PreparedCommand(_find_program(argv[0], env["PATH"]), argv, env, stdio)
+
+
+def _replace_program(argv: list[str], program: list[str], path: str) -> list[str]:
+    """The command with the program that stands for the image's, if it names one that is not here."""
+    if not program or ("/" in argv[0] and os.path.exists(argv[0])) or argv[: len(program)] == program:
+        return argv
+    if "/" not in argv[0]:
+        try:
+            _find_program(argv[0], path)
+            return argv
+        except SetupFailure:
+            pass
+    return [*program, *argv[1:]]
 
 
 def build_environment(spec: Spec, user: ContainerProcessUser) -> dict[str, str]:

@@ -67,7 +67,12 @@ def run(request: dict[str, Any], reply: socket.socket, stdio: list[int]) -> None
 def _open_namespaces(pid: int, started: int) -> dict[str, int]:
     flags = os.O_RDONLY | os.O_CLOEXEC
     try:
-        spaces = {name: os.open(f"/proc/{pid}/ns/{name}", flags) for name in _NAMESPACES}
+        spaces = {
+            name: os.open(f"/proc/{pid}/ns/{name}", flags)
+            for name in _NAMESPACES
+            # Root of a user namespace may not join the machine's network again, for example.
+            if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
+        }
     except FileNotFoundError:
         raise OSError("the container has ended") from None
     if kernel.start_time(pid) != started:  # checked after opening: the pid cannot be reused from here on

@@ -19,9 +19,17 @@ NOT_EXECUTABLE, NOT_FOUND, FAILED, KILLED = 126, 127, 128, 137
 ORDER, NETWORK, ROOT, SYSCTL, MOUNT, HOSTNAME, WORKDIR, IDENTITY, TERMINAL, PROGRAM = range(10)
 
 # Reasons that have no error number of the kernel.
-NOT_SHARED, ON_PROC, NOT_NAMESPACED, NO_TERMINAL, NOT_IN_PATH, DENIED_IN_PATH, BAD_FILTER, NOT_PRIVATE = (
-    range(1001, 1009)
-)
+(
+    NOT_SHARED,
+    ON_PROC,
+    NOT_NAMESPACED,
+    NO_TERMINAL,
+    NOT_IN_PATH,
+    DENIED_IN_PATH,
+    BAD_FILTER,
+    NOT_PRIVATE,
+    NO_SUCH_ID,
+) = range(1001, 1010)
 
 _PACKED = struct.Struct("=3i")
 
@@ -95,4 +103,6 @@ _REASONS = {
     BAD_FILTER: "the seccomp filter is not valid",
     NOT_PRIVATE: "mounts below the source reach the container, which has capability MKNOD and could use "
     "devices on them; drop MKNOD, or make the container privileged",
+    NO_SUCH_ID: "this cluster runs without root, and its user namespace has no such user or group; give your "
+    "user ranges in /etc/subuid and /etc/subgid, and install newuidmap (package uidmap)",
 }

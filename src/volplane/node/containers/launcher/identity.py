@@ -56,9 +56,14 @@ def drop_privileges(spec: dict[str, Any]) -> ContainerProcessUser:
         kernel.filter_calls(early)
     kernel.set_capabilities((allowed | _USER_SWITCH_CAPABILITIES) & kernel.capabilities())
     user = find_user(spec)
-    os.setgroups(user.groups)
-    os.setresgid(user.gid, user.gid, user.gid)
-    os.setresuid(user.uid, user.uid, user.uid)  # from root to another user this clears all capabilities
+    try:
+        _set_groups(user.groups)
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)  # from root to another user this clears all capabilities
+    except OSError:
+        if kernel.IN_USER_NAMESPACE:
+            raise failures.SetupFailure(failures.NO_SUCH_ID) from None
+        raise
     kernel.set_capabilities(allowed & kernel.capabilities())
     kernel.make_undumpable()  # again: changing the user has reset it to /proc/sys/fs/suid_dumpable
     if spec["no_new_privs"]:
@@ -66,6 +71,15 @@ def drop_privileges(spec: dict[str, Any]) -> ContainerProcessUser:
     if late:
         kernel.filter_calls(late)
     return user
+
+
+def _set_groups(groups: list[int]) -> None:
+    """A user namespace of an ordinary user may forbid to change the groups; then there are none to drop."""
+    try:
+        os.setgroups(groups)
+    except PermissionError:
+        if groups or not kernel.IN_USER_NAMESPACE:
+            raise
 
 
 def capabilities(spec: dict[str, Any]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,7 +41,7 @@ def block_imports() -> None:
 
 
 def _warm_up() -> None:
-    """Use every codec, error handler and error text that the forks need."""
+    """Use every codec, error handler, error text and late import of the standard library that forks need."""
     for codec in ("utf-8", "ascii", "latin-1"):
         "".encode(codec).decode(codec)
     b"\xff".decode("utf-8", "surrogateescape").encode("utf-8", "surrogateescape")
@@ -49,6 +50,11 @@ def _warm_up() -> None:
         os.stat("/dev/null/x")
     os.fsdecode(os.fsencode("é"))
     str(OSError(2, os.strerror(2), "x"))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(ours, [b"x"], [theirs.fileno()])  # imports array
+        for descriptor in socket.recv_fds(theirs, 1, 1)[1]:
+            os.close(descriptor)
 
 
 def _ignore(*_: Any) -> None:

@@ -173,8 +173,16 @@ def _boot_id() -> str:
         return file.read().strip()
 
 
+def _is_user_namespace() -> bool:
+    with open("/proc/self/uid_map") as file:
+        return file.read().split() != ["0", "0", "4294967295"]
+
+
 _arguments = _argument_memory()
 BOOT = _boot_id()
+# Whether root has fewer rights, because it is in a user namespace that is not the machine's. Read here: in a
+# container, /proc does not show this process.
+IN_USER_NAMESPACE = _is_user_namespace()
 
 
 def drop_capability(number: int) -> bool:

@@ -20,7 +20,7 @@ from . import command, identity, kernel, paths, rootfs, streams
 from .command import SIGNALS
 from .failures import FAILED, HOSTNAME, IDENTITY, NETWORK, ROOT, WORKDIR, SetupFailure, SetupProgress
 from .rootfs import MountHandles, RootLayout
-from .spec import SAMPLE, Spec
+from .spec import SAMPLE, Spec, mounts_of
 
 SPEC = b"s"  # comes with the descriptors of the spec, the streams, the network and the volumes
 READY, GO = b"r", b"g"  # pid 1 has set up the container; the shim's go-ahead
@@ -35,7 +35,7 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
         kernel.set_title("init")
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         os.umask(0o022)
-        handles = _build_root(layout, None, progress) if plain else None
+        handles = _build_root(layout, None, progress) if plain and not layout.needs_spec else None
         if handles is not None:
             _rehearse(handles)
         spec, descriptors = _receive_spec(control)
@@ -48,7 +48,7 @@ def run(layout: RootLayout, control: socket.socket, reporting: int, *, plain: bo
         if handles is None:
             handles = _build_root(layout, spec, progress)
         progress.reach(ROOT)
-        rootfs.mount_sys(handles, privileged=spec["privileged"], masked=spec["proc_mount"] == "Default")
+        layout.mount_sys(handles, privileged=spec["privileged"], masked=spec["proc_mount"] == "Default")
         _finish_setup(spec, trees, handles, progress)
         progress.reach(IDENTITY)
         user = identity.drop_privileges(spec)
@@ -76,10 +76,9 @@ def _build_root(layout: RootLayout, spec: Spec | None, progress: SetupProgress) 
     kernel.setns(layout.namespace, kernel.CLONE_NEWNS)
     os.close(layout.namespace)
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | (0 if shared_ipc else kernel.CLONE_NEWIPC))
-    cover = layout.cover(secrets=spec is not None and not spec["cover_secrets"])
-    handles = MountHandles(rootfs.build_root(cover, nodev=not privileged))
-    rootfs.mount_proc_and_dev(handles, privileged=privileged, masked=masked)
-    return handles
+    secrets = spec is not None and not spec["cover_secrets"]
+    targets = [str(mount["target"]) for mount in mounts_of(spec)] if spec is not None else []
+    return layout.build(privileged=privileged, secrets=secrets, masked=masked, targets=targets)
 
 
 def _rehearse(handles: MountHandles) -> None:

@@ -43,6 +43,8 @@ SYSTEM = (
     "/bin", "/sbin", "/lib", "/lib64", "/usr", "/usr/local", "/opt", "/etc", "/etc/hosts", "/etc/resolv.conf",
     "/home", "/root", "/var", "/nix", "/nix/store",
 )  # fmt: skip
+# Where this is a link to a file in /run, containers see a copy of the file instead: their /run is empty.
+RESOLV_CONF = "/etc/resolv.conf"
 _EMPTY_IN_CONTAINER = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/run": 0o755}
 # Keys, passwords and users' files: a container sees an empty file or directory instead, or nothing.
 SECRETS = (
@@ -55,7 +57,7 @@ SECRETS = (
     "/var/backups", "/var/spool/cron", "/var/lib/systemd/credential.secret", "/etc/credstore",
 )  # fmt: skip
 
-_NODES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {
     "fd": "/proc/self/fd",
     "stdin": "/proc/self/fd/0",
@@ -63,7 +65,7 @@ _LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
-_SAFE_MOUNT_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+SAFE_MOUNT_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 _READONLY_PROC = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _IPC_SYSCTLS = tuple(
     f"kernel/{name}"
@@ -75,6 +77,19 @@ _HIDDEN_PROC = (
     "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
 )  # fmt: skip
 _HIDDEN_SYS = ("/sys/devices/virtual/powercap", "/sys/firmware")
+
+
+class MountHandles:
+    """Descriptors of mounts that every container has, opened before a volume can cover them."""
+
+    def __init__(self, layers: list[int]) -> None:
+        self.layers, self.proc, self.dev = layers, -1, -1
+        self.empty = -1  # a read-only, empty tmpfs, mounted over directories that are hidden
+
+    def close(self) -> None:
+        for descriptor in (*self.layers, self.proc, self.dev, self.empty):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 class Cover:
@@ -98,6 +113,26 @@ class RootLayout:
         assert cover is not None  # without a layout, no container is started
         return cover
 
+    needs_spec = False  # a root can be built only when the container is known
+
+    def build(
+        self, *, privileged: bool, secrets: bool, masked: bool, targets: Sequence[str] = ()
+    ) -> MountHandles:
+        """Build a container's root, with /proc and /dev, in a copy of the namespace, and pivot into it.
+
+        The caller is in the container's pid namespace. `targets`: where volumes will be mounted.
+        """
+        handles = MountHandles(build_root(self.cover(secrets=secrets), nodev=not privileged))
+        mount_proc_and_dev(handles, privileged=privileged, masked=masked)
+        return handles
+
+    def mount_sys(self, handles: MountHandles, *, privileged: bool, masked: bool) -> None:
+        """Mount /sys. The caller is in the container's network namespace, whose interfaces /sys shows."""
+        flags = SAFE_MOUNT_FLAGS | (0 if privileged else kernel.MS_RDONLY)
+        kernel.mount("sysfs", "/sys", "sysfs", flags)
+        if masked and not privileged:
+            mask_sys(handles)
+
 
 def prepare_layout(hidden: Sequence[str], exposed: Sequence[str]) -> RootLayout:
     """Make the almost empty namespace, and return to the machine's.
@@ -108,20 +143,21 @@ def prepare_layout(hidden: Sequence[str], exposed: Sequence[str]) -> RootLayout:
     home = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me)
     system = [path for path in SYSTEM if os.path.ismount(path)]
     trees = {path: kernel.copy_tree(path, recursive=False) for path in ["/", *system]}
+    copies = {RESOLV_CONF: _read_linked(RESOLV_CONF)} if os.path.islink(RESOLV_CONF) else {}
     try:
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
         for path, tree in trees.items():
             kernel.change_mount("", tree=tree, propagation=kernel.MS_PRIVATE)
             kernel.attach_tree(tree, WORK + path)
-        _pivot_into(WORK)
+        pivot_into(WORK)
         kernel.mount("tmpfs", COVER, "tmpfs", data="mode=755")
         empty = {**dict.fromkeys(hidden), **_EMPTY_IN_CONTAINER}
         secrets = {**{os.path.realpath(path): None for path in SECRETS}, **empty}
         layout = RootLayout(
             os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me),
-            _make_cover("with-secrets", system, empty, exposed),
-            _make_cover("without", system, secrets, exposed),
+            _make_cover("with-secrets", system, empty, exposed, copies),
+            _make_cover("without", system, secrets, exposed, copies),
         )
         kernel.change_mount(COVER, readonly=True)
         return layout
@@ -131,35 +167,52 @@ def prepare_layout(hidden: Sequence[str], exposed: Sequence[str]) -> RootLayout:
             os.close(descriptor)
 
 
+def _read_linked(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # the link leads nowhere
+        return b""
+
+
 def _make_cover(
-    name: str, system: Sequence[str], hidden: dict[str, int | None], exposed: Sequence[str]
+    name: str,
+    system: Sequence[str],
+    hidden: dict[str, int | None],
+    exposed: Sequence[str],
+    copies: dict[str, bytes],
 ) -> Cover:
-    outermost = _outermost(hidden)
-    layers = ["/", *(path for path in system if not _is_inside(path, outermost))]
+    outermost = select_outermost(hidden)
+    layers = ["/", *(path for path in system if not is_inside(path, outermost))]
     directory = f"{COVER}/{name}"
     for number in range(len(layers)):
         os.makedirs(f"{directory}/{number}")
     cover = Cover(directory, layers, [])
     for path in outermost:
         _hide(cover, path, hidden[path])
-    for path in _outermost(dict.fromkeys(exposed)):
-        if _is_inside(path, outermost) and path not in outermost and os.path.isdir(path):
+    for path in select_outermost(dict.fromkeys(exposed)):
+        if is_inside(path, outermost) and path not in outermost and os.path.isdir(path):
             _make_parents(cover, path)
             os.makedirs(_path_in_cover(cover, path), exist_ok=True)
             cover.exposed.append(path)
+    for path, content in copies.items():
+        _make_parents(cover, path)
+        with open(_path_in_cover(cover, path), "wb") as file:
+            file.write(content)
+        os.chmod(_path_in_cover(cover, path), 0o644)
     return cover
 
 
-def _outermost(paths: dict[str, int | None]) -> list[str]:
+def select_outermost(paths: dict[str, int | None]) -> list[str]:
     """The paths that are not inside another one."""
     chosen: list[str] = []
     for path in sorted(paths):
-        if not _is_inside(path, chosen):
+        if not is_inside(path, chosen):
             chosen.append(path)
     return chosen
 
 
-def _is_inside(path: str, others: Sequence[str]) -> bool:
+def is_inside(path: str, others: Sequence[str]) -> bool:
     return any(path == other or path.startswith(other + "/") for other in others)
 
 
@@ -198,6 +251,8 @@ def _hide(cover: Cover, path: str, mode: int | None) -> None:
     if os.path.isdir(path):
         os.mkdir(target)
         _copy_mode(path, target)
+        # Everyone may pass through: it is empty, but a path inside may be mounted for a program.
+        os.chmod(target, stat.S_IMODE(os.stat(target).st_mode) | 0o111)
         os.setxattr(target, "trusted.overlay.opaque", b"y")
     elif os.path.exists(path):
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -234,7 +289,7 @@ def build_root(cover: Cover, *, nodev: bool) -> list[int]:
         _overlay(path, f"{cover.directory}/{number}", f"{WORK}/{number}", root, nodev=nodev)
     for path in cover.exposed:
         _expose(path, root + path)
-    _pivot_into(root)
+    pivot_into(root)
     return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in cover.layers]
 
 
@@ -255,41 +310,24 @@ def _expose(path: str, target: str) -> None:
     os.close(tree)
 
 
-def _pivot_into(root: str) -> None:
+def pivot_into(root: str) -> None:
     os.chdir(root)
     kernel.pivot_root(".", ".")  # now the old root is mounted on top of the new one
     kernel.umount(".")
     os.chdir("/")
 
 
-class MountHandles:
-    """Descriptors of mounts that every container has, opened before a volume can cover them."""
-
-    def __init__(self, layers: list[int]) -> None:
-        self.layers, self.proc, self.dev = layers, -1, -1
-        self.empty = -1  # a read-only, empty tmpfs, mounted over directories that are hidden
-
-    def close(self) -> None:
-        for descriptor in (*self.layers, self.proc, self.dev, self.empty):
-            if descriptor >= 0:
-                os.close(descriptor)
-
-
 def mount_proc_and_dev(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
-    """Mount /proc and /dev. The caller is in the container's pid namespace."""
-    kernel.mount("proc", "/proc", "proc", _SAFE_MOUNT_FLAGS)
+    kernel.mount("proc", "/proc", "proc", SAFE_MOUNT_FLAGS)
     handles.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     if not privileged:  # privileged containers get the machine's /dev as a volume
         _make_dev()
         handles.dev = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        _guard_proc(handles, masked=masked)
+        guard_proc(handles, masked=masked)
 
 
-def mount_sys(handles: MountHandles, *, privileged: bool, masked: bool = True) -> None:
-    """Mount /sys. The caller is in the container's network namespace, whose interfaces /sys shows."""
-    kernel.mount("sysfs", "/sys", "sysfs", _SAFE_MOUNT_FLAGS | (0 if privileged else kernel.MS_RDONLY))
-    if masked and not privileged:
-        _mask(_HIDDEN_SYS, handles)
+def mask_sys(handles: MountHandles) -> None:
+    _mask(_HIDDEN_SYS, handles)
 
 
 def make_readonly(handles: MountHandles) -> None:
@@ -357,19 +395,24 @@ def mount_volumes(
 
 def _make_dev() -> None:
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID | kernel.MS_NOEXEC, "mode=755,size=64k")
-    for name, (major, minor) in _NODES.items():
+    for name, (major, minor) in DEVICES.items():
         os.mknod(f"/dev/{name}", stat.S_IFCHR, os.makedev(major, minor))
         os.chmod(f"/dev/{name}", 0o666)  # mknod applies our umask
+    link_dev()
+    flags = kernel.MS_NOSUID | kernel.MS_NOEXEC
+    kernel.mount("devpts", "/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620,gid=5")
+    kernel.mount("shm", "/dev/shm", "tmpfs", SAFE_MOUNT_FLAGS, "mode=1777,size=64m")
+
+
+def link_dev() -> None:
+    """Create the links and directories of a new /dev."""
     for name, target in _LINKS.items():
         os.symlink(target, f"/dev/{name}")
     os.mkdir("/dev/pts")
     os.mkdir("/dev/shm")
-    flags = kernel.MS_NOSUID | kernel.MS_NOEXEC
-    kernel.mount("devpts", "/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620,gid=5")
-    kernel.mount("shm", "/dev/shm", "tmpfs", _SAFE_MOUNT_FLAGS, "mode=1777,size=64m")
 
 
-def _guard_proc(handles: MountHandles, *, masked: bool) -> None:
+def guard_proc(handles: MountHandles, *, masked: bool) -> None:
     """Make the machine's settings in /proc read-only, and hide some files.
 
     They are read-only even with procMount Unmasked: without a user namespace the container's root is the
@@ -387,7 +430,7 @@ def _mask(paths: Sequence[str], handles: MountHandles) -> None:
         if not os.path.isdir(path):
             _bind("/dev/null", path)
         elif handles.empty < 0:
-            kernel.mount("tmpfs", path, "tmpfs", _SAFE_MOUNT_FLAGS | kernel.MS_RDONLY, "size=0")
+            kernel.mount("tmpfs", path, "tmpfs", SAFE_MOUNT_FLAGS | kernel.MS_RDONLY, "size=0")
             handles.empty = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         else:
             tree = kernel.copy_mount(handles.empty)

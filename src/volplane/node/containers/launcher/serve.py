@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from . import exec_helper, import_guard, kernel, rootfs, shim
 from .rootfs import RootLayout
 from .sync_process import SyncProcess
+from .user_namespace_root import prepare_user_namespace_layout
 
 _MAX_REQUEST = 128 << 10
 _MAX_DESCRIPTORS = 4  # descriptors in one request: the reply, and the three standard streams
@@ -42,6 +43,8 @@ def main(descriptor: int, hidden: list[str], exposed: list[str]) -> None:
 
 def _prepare(hidden: list[str], exposed: list[str]) -> tuple[RootLayout, str]:
     try:
+        if kernel.IN_USER_NAMESPACE:
+            return prepare_user_namespace_layout(hidden, exposed), ""
         return rootfs.prepare_layout(hidden, exposed), ""
     except OSError as error:
         return RootLayout(-1, None, None), f"cannot set up namespaces: {error}"

@@ -14,6 +14,7 @@ _ADDED: Spec = {  # fields added since the first version: running containers may
     "sysctls": {},
     "proc_mount": "Default",
     "cover_secrets": True,
+    "program": [],
 }
 
 

@@ -31,7 +31,7 @@ from volplane.rules.csi_translation import UntranslatableObject, translate_class
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait, WaitReason
 from volplane.rules.workloads import owner_reference
-from volplane.sidecars import DriverClient
+from volplane.sidecars.base import DriverClient
 from volplane.sidecars.provisioner import capacity
 from volplane.sidecars.provisioner.capacity import CapacitySlot
 from volplane.sidecars.provisioner.settings import ProvisionerOptions

@@ -29,7 +29,7 @@ from volplane.loops.events import EventRecorder
 from volplane.rules import binding, classes
 from volplane.rules.steps import TICK, CommonStep, Requeue
 from volplane.rules.waits import Wait, WaitData, WaitReason
-from volplane.sidecars import DriverClient
+from volplane.sidecars.base import DriverClient
 from volplane.sidecars.provisioner import plan as plans
 from volplane.sidecars.provisioner import provision_request as provision_requests
 from volplane.sidecars.provisioner import sources

@@ -12,7 +12,7 @@ from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
 from volplane.rules.csi_translation import UntranslatableObject
-from volplane.sidecars import DriverClient, read_secrets
+from volplane.sidecars.base import DriverClient, read_secrets
 from volplane.sidecars.provisioner.provision_request import (
     CreatedVolume,
     ProvisionRequest,

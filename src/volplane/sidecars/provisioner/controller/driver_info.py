@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from volplane.sidecars import DriverClient
+from volplane.sidecars.base import DriverClient
 from volplane.sidecars.provisioner import plan as plans
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 

@@ -20,7 +20,7 @@ from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
 from volplane.loops.controller import RetryableError
 from volplane.rules import sizes, topology
-from volplane.sidecars import DriverClient
+from volplane.sidecars.base import DriverClient
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 
 

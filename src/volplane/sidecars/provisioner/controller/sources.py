@@ -24,7 +24,7 @@ from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.crd_wait import wait_until_established
 from volplane.loops.events import EventRecorder
 from volplane.rules.waits import Wait, WaitData, WaitReason
-from volplane.sidecars import DriverClient
+from volplane.sidecars.base import DriverClient
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.settings import ProvisionerOptions
 from volplane.sidecars.provisioner.sources import CLAIM, SNAPSHOT, SourceContent, SourceObjects

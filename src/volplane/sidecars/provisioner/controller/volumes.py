@@ -24,7 +24,7 @@ from volplane.rules import binding
 from volplane.rules.attachments import attached_volume
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import Wait
-from volplane.sidecars import DriverClient, read_secrets
+from volplane.sidecars.base import DriverClient, read_secrets
 from volplane.sidecars.provisioner import parameters
 from volplane.sidecars.provisioner import plan as plans
 from volplane.sidecars.provisioner.controller import provision_metrics

@@ -27,7 +27,7 @@ from volplane.rules.csi_translation import find_csi_source
 from volplane.rules.resizing import ResizeState, true_condition
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import WaitReason
-from volplane.sidecars import DriverClient, read_secrets
+from volplane.sidecars.base import DriverClient, read_secrets
 from volplane.sidecars.resizer.expand import plan as plans
 from volplane.sidecars.resizer.expand.plan import (
     ControllerExpand,

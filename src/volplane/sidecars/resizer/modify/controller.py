@@ -20,7 +20,7 @@ from volplane.loops.controller import Continue, Outcome, RetryableError
 from volplane.rules import binding, resizing
 from volplane.rules.steps import CommonStep
 from volplane.rules.waits import WaitReason
-from volplane.sidecars import read_secrets
+from volplane.sidecars.base import read_secrets
 from volplane.sidecars.resizer.modify import plan as plans
 from volplane.sidecars.resizer.modify.plan import (
     MODIFY_ERROR,

@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from volplane.api.errors import Cause, forbidden, invalid, not_supported, required_value
 from volplane.apiserver.crd.cel_rules import InvalidRule, compile_rule
+from volplane.apiserver.crd.definition.checks.rule_costs import RuleCosts, occurrences_below
 from volplane.apiserver.crd.schema import (
     EMBEDDED,
     LIST_KEYS,
@@ -36,21 +37,27 @@ class SchemaPosition(Struct, frozen=True):
     rules: bool = True  # compile rules: the surrounding schemas are valid
     meta: bool = False  # inside a resource's own metadata
     no_default: str = ""  # why a default is not allowed here
+    occurrences: int | None = 1  # how many values an object can have here, None if there is no limit
     apart: str = ""  # path of the enclosing list whose items cannot be matched with their old values
 
     def at(self, step: str, **changes: Any) -> SchemaPosition:
         return structs.replace(self, path=f"{self.path}.{step}", root=False, **changes)
 
 
-def validate(schema: Schema, position: SchemaPosition) -> list[Cause]:
+class _RuleFindings(Struct):
+    costs: RuleCosts
+    causes: list[Cause] = []
+
+
+def validate(schema: Schema, position: SchemaPosition, *, limit_rules: bool = True) -> list[Cause]:
     """Report errors in schemas first, then in rules; rules of an invalid schema are not compiled."""
     schema_causes: list[Cause] = []
-    rules: list[Cause] = []
+    rules = _RuleFindings(RuleCosts(limit_rules))
     _node(schema, position, schema_causes, rules)
-    return schema_causes + rules
+    return [*schema_causes, *rules.causes, *rules.costs.check_total(position.path)]
 
 
-def _node(schema: Schema, position: SchemaPosition, schema_causes: list[Cause], rules: list[Cause]) -> None:
+def _node(schema: Schema, position: SchemaPosition, schema_causes: list[Cause], rules: _RuleFindings) -> None:
     before = len(schema_causes)
     schema_causes += _limits(schema, position)
     if schema.get("uniqueItems"):
@@ -62,10 +69,13 @@ def _node(schema: Schema, position: SchemaPosition, schema_causes: list[Cause], 
     schema_causes += _list_type(schema, position.path)
     schema_causes += _rule_form(schema, position.path)
     if len(schema_causes) == before and position.rules:
-        rules += _rules(schema, position)
+        rules.causes += _rules(schema, position, rules.costs)
 
 
-def _below(schema: Schema, position: SchemaPosition, schema_causes: list[Cause], rules: list[Cause]) -> None:
+def _below(
+    schema: Schema, position: SchemaPosition, schema_causes: list[Cause], rules: _RuleFindings
+) -> None:
+    position = structs.replace(position, occurrences=occurrences_below(schema, position.occurrences))
     others = schema.get("additionalProperties")
     properties = schema.get("properties", {})
     if others is not None:
@@ -261,7 +271,7 @@ def _field_path(given: str, schema: Schema, path: str) -> Iterator[Cause]:
         yield invalid(path, given, "must be a valid path")
 
 
-def _rules(schema: Schema, position: SchemaPosition) -> Iterator[Cause]:
+def _rules(schema: Schema, position: SchemaPosition, costs: RuleCosts) -> Iterator[Cause]:
     resource = position.root or bool(schema.get(EMBEDDED))
     for at, source in enumerate(schema.get(VALIDATIONS, ())):
         here = f"{position.path}.{VALIDATIONS}[{at}]"
@@ -270,6 +280,7 @@ def _rules(schema: Schema, position: SchemaPosition) -> Iterator[Cause]:
         except InvalidRule as bad:
             yield invalid(f"{here}.{bad.part}", _format_rule(source), bad.words)
             continue
+        yield from costs.check(source, schema, here, resource=resource, occurrences=position.occurrences)
         if rule.uses_old_self and position.apart:
             detail = (
                 f"oldSelf cannot be used on the uncorrelatable portion of the schema within {position.apart}"

@@ -51,11 +51,11 @@ _ROOT_KEYS = frozenset(
 _WEBHOOK_VERSIONS = ("v1", "v1beta1")
 
 
-def validate(definition: Definition) -> list[Cause]:
+def validate(definition: Definition, old: Definition | None = None) -> list[Cause]:
     spec = definition.spec
     causes = _group(spec.group)
     causes += _one_of("spec.scope", spec.scope, ("Cluster", "Namespaced"))
-    causes += _schemas(definition)
+    causes += _schemas(definition, old)
     causes += _versions(definition)
     for word, given in (
         ("plural", spec.names.plural),
@@ -280,7 +280,8 @@ _PARTS: Mapping[str, Any] = {
 # Schemas
 
 
-def _schemas(definition: Definition) -> list[Cause]:
+def _schemas(definition: Definition, old: Definition | None) -> list[Cause]:
+    before = {v.name: v.schema for v in old.spec.versions} if old is not None else {}
     causes = [
         required_value(f"spec.versions[{at}].schema.openAPIV3Schema")
         for at, version in enumerate(definition.spec.versions)
@@ -288,7 +289,9 @@ def _schemas(definition: Definition) -> list[Cause]:
     ]
     for path, version, schema in schemas_with_paths(definition):
         if schema is not None:
-            causes += validate_schema(f"{path}.openAPIV3Schema", schema, status=_has_status(version))
+            is_new = before.get(version.name) != version.schema
+            here = f"{path}.openAPIV3Schema"
+            causes += validate_schema(here, schema, status=_has_status(version), is_new=is_new)
     return causes
 
 
@@ -296,13 +299,15 @@ def _has_status(version: Version) -> bool:
     return version.subresources is not None and version.subresources.status is not None
 
 
-def validate_schema(path: str, schema: Schema, *, status: bool = False) -> list[Cause]:
+def validate_schema(path: str, schema: Schema, *, status: bool = False, is_new: bool = True) -> list[Cause]:
+    """A schema that is not new may have rules that cost more than is allowed now."""
     causes = _root(path, schema) if status else []
     if schema.get("nullable"):
         causes.append(forbidden(f"{path}.nullable", "nullable cannot be true at the root"))
     broken = structure.validate(schema, path) or list(defaults.validate(schema, path))
     causes += broken
-    return causes + openapi.validate(schema, openapi.SchemaPosition(path, root=True, rules=not broken))
+    position = openapi.SchemaPosition(path, root=True, rules=not broken)
+    return causes + openapi.validate(schema, position, limit_rules=is_new)
 
 
 def _root(path: str, schema: Schema) -> list[Cause]:

@@ -1,0 +1,69 @@
+"""`volplane export logs`: everything that is needed to find out what happened."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import click
+import msgspec
+
+from volplane.cli.cluster_directory import OUTPUT, directory_options, require_cluster
+from volplane.cli.error import CommandError
+from volplane.cli.progress import ProgressLine
+from volplane.cli.serve import enter_namespace
+from volplane.cluster.data_directory import DataDirectory
+
+
+@click.group()
+def command() -> None:
+    """Export what belongs to a cluster."""
+
+
+@command.command("logs")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), required=False)
+@OUTPUT
+@directory_options
+def export_logs(directory: Path | None, output: str, layout: DataDirectory) -> None:
+    """Write logs, objects and the state of the machine to DIRECTORY, and print its name.
+
+    For bug reports: logs of the cluster, its roles and all containers, all objects, and what `volplane fsck`
+    finds. Keys, tokens and the values of Secrets are left out; what your programs have written to their logs
+    is not. DIRECTORY must not exist, or be empty; without it, a directory in /tmp is created. The cluster may
+    run. Its log is missing if it ran in the foreground.
+    """
+    from volplane.cluster.fsck import check_directory
+    from volplane.cluster.log_export import export_logs
+
+    require_cluster(layout)
+    enter_namespace(layout)
+    target = _create(directory)
+    try:
+        with ProgressLine() as progress:
+            findings = check_directory(layout, progress.update)
+            summary = export_logs(layout, target, findings, progress.update)
+    except OSError as error:
+        shutil.rmtree(target)
+        raise CommandError(f"cannot write to {target}: {error.filename}: {error.strerror}") from error
+    except BaseException:
+        shutil.rmtree(target)
+        raise
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(summary), indent=2))
+        return
+    click.echo(target)
+    for problem in summary.problems:
+        click.echo(f"volplane: not exported: {problem}", err=True)
+
+
+def _create(directory: Path | None) -> Path:
+    if directory is None:
+        return Path(tempfile.mkdtemp(prefix="volplane-logs-"))
+    try:
+        directory.mkdir(0o700, parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise CommandError(f"{directory} is not empty: choose a directory that does not exist yet")
+    except OSError as error:
+        raise CommandError(f"cannot create {directory}: {error.strerror}") from error
+    return directory.absolute()

@@ -1,0 +1,70 @@
+"""Two clusters in the background, and a restart of the machine: processes are killed, and mounts are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_lifecycle import Machine, make_machine
+from tests.support import machine
+from tests.support.power_cut import OBJECTS, detach, is_pod_running
+from tests.support.up import Up, wait_until
+from volplane.host import devices
+
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("kubectl")]
+
+NAMES = ("dev", "test")
+
+
+@pytest.fixture
+def home() -> Iterator[Machine]:
+    for made in make_machine():
+        yield made
+        for name in NAMES:
+            machine.purge(made.home / f".volplane-{name}")
+
+
+def restart_machine(directories: list[Path]) -> None:
+    """End all processes, and remove mounts, loop devices and networks; the files stay."""
+    for directory in directories:
+        machine.kill(directory)
+    for directory in directories:
+        # The loop device that holds a pod's device has a path that is gone with the mounts.
+        pins = [device for device, file in devices.loops().items() if file.startswith(f"{directory}/n/")]
+        for device in pins:
+            wait_until(f"{device} is free", partial(detach, device))
+        machine.purge(directory)
+        assert not machine.leftovers(directory)
+
+
+def test_two_clusters_survive_a_restart_of_the_machine(home: Machine) -> None:
+    ups = {name: Up(directory=home.home / f".volplane-{name}") for name in NAMES}
+    for name, up in ups.items():
+        home.run("up", "--name", name, "--nodes", "1", "--detach")
+        up.apply(OBJECTS)
+        up.kubectl("create", "configmap", f"of-{name}")
+    for up in ups.values():
+        wait_until("the pod has written", partial(is_pod_running, up), 120)
+    states = [home.status("--name", name) for name in NAMES]
+    assert [state["phase"] for state in states] == ["Running", "Running"]
+    assert len({state["server"] for state in states}) == 2
+
+    restart_machine([up.directory for up in ups.values()])
+    assert [home.status("--name", name)["phase"] for name in NAMES] == ["Stopped", "Stopped"]
+    assert home.run("list").count("Stopped") == 2
+    for name in NAMES:
+        home.run("start", "--name", name)
+    for name, up in ups.items():
+        wait_until("the pod runs with its data", partial(is_pod_running, up), 120)
+        assert up.kubectl("get", "configmap", f"of-{name}", "-o", "name").strip() == f"configmap/of-{name}"
+    assert [home.status("--name", name)["server"] for name in NAMES] == [state["server"] for state in states]
+
+    home.run("delete", "--name", "dev", "--yes")
+    assert not machine.leftovers(ups["dev"].directory)
+    assert is_pod_running(ups["test"])
+    home.run("stop", "--name", "test")
+    assert not machine.leftovers(ups["test"].directory)
+    assert "everything agrees" in home.run("fsck", "--name", "test")

@@ -1,0 +1,1 @@
+"""Soak tests of our own drivers: `make soak DRIVERS="ebs efs"`."""

@@ -91,7 +91,7 @@ def _leaks() -> dict[str, list[str]]:
         "mounts": mounts,
         "loop devices": machine.loop_devices(Path(TEST_DIRECTORY)),
         "processes": list(_processes()),
-        "networks": machine.interfaces(Path(TEST_DIRECTORY)),
+        "networks": list(machine.interfaces(Path(TEST_DIRECTORY)).values()),
     }
     return {what: sorted(left) for what, left in found.items() if left}
 

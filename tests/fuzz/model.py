@@ -25,6 +25,7 @@ REASONS = frozenset(
 AS_UPSTREAM = (
     "resourceVersion should not be set on objects to be created",
     "Internal error occurred: no preferred addresses found",  # proxy to a node without addresses
+    "no endpoints available for service",  # proxy to a Service without ready pods
     "Internal error occurred: the spec replicas field",  # /scale of a custom object without replicas
 )
 PATIENCE = 60.0

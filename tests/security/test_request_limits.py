@@ -308,33 +308,55 @@ def test_a_pattern_that_backtracks_elsewhere_stalls_nobody(server: MeasuredServe
     assert f"should match '{pattern}'" in got.json["message"]
 
 
-RULES = {
-    "loops": "self.l.all(a, self.l.all(b, self.l.all(c, a + b + c >= 0)))",
-    "grows": "self.s.replace('a', self.s).replace('a', self.s) != ''",
-    "joins": "self.t.join(self.s).size() >= 0",
-    "matches": "self.s.matches(self.s)",
+EXPENSIVE_RULES = {  # with the most characters and the most items for which such a rule may be defined
+    "loops": ("self.l.all(a, self.l.all(b, self.l.all(c, a + b + c >= 0)))", 15_000, 100),
+    "grows": ("self.s.replace('a', self.s).replace('a', self.s) != ''", 1700, 100),
+    "joins": ("self.t.join(self.s).size() >= 0", 12_000, 1000),
+    "matches": ("self.s.matches(self.s)", 4900, 100),
+}
+CHEAP_RULES = {
     "finds": "self.s.findAll('a|b').size() >= 0",
     "counts": "int(self.s) > 0",
     "lasts": "duration(self.s) > duration('1s')",
 }
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("length", [15_000, 1_000_000])
-def test_a_validation_rule_stalls_nobody(server: MeasuredServer, name: str, length: int) -> None:
-    plural = f"{name}{length}"
+def fields_with_rule(rule: str, length: int, items: int) -> dict[str, Any]:
+    text = {"type": "string", "maxLength": length}
     fields = {
-        "l": {"type": "array", "items": {"type": "integer"}},
-        "t": {"type": "array", "items": {"type": "string"}},
-        "s": {"type": "string"},
+        "l": {"type": "array", "items": {"type": "integer"}, "maxItems": items},
+        "t": {"type": "array", "items": text, "maxItems": items},
+        "s": text,
     }
-    path = define_kind(
-        server, plural, {"properties": fields, "x-kubernetes-validations": [{"rule": RULES[name]}]}
-    )
+    return {"properties": fields, "x-kubernetes-validations": [{"rule": rule}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "length", "items"),
+    [
+        *((name, *bounded) for name, bounded in EXPENSIVE_RULES.items()),
+        *((name, rule, length, 1000) for name, rule in CHEAP_RULES.items() for length in (15_000, 1_000_000)),
+    ],
+)
+def test_a_validation_rule_stalls_nobody(
+    server: MeasuredServer, name: str, rule: str, length: int, items: int
+) -> None:
+    plural = f"{name}{length}"
+    path = define_kind(server, plural, fields_with_rule(rule, length, items))
     for sign in "a1":
-        spec = {"l": list(range(100)), "t": ["a"] * 1000, "s": sign * length}
+        spec = {"l": list(range(min(items, 100))), "t": ["a"] * items, "s": sign * length}
         got = request_measured(server, "POST", path, instance(plural, spec))
         assert got.status in (201, 409, 422), got.body
+        assert b"must be no more than" not in got.body and b"Too long" not in got.body, "the rule did not run"
+
+
+@pytest.mark.parametrize("name", EXPENSIVE_RULES)
+def test_a_rule_for_values_that_are_too_large_is_refused(server: MeasuredServer, name: str) -> None:
+    rule, length, items = EXPENSIVE_RULES[name]
+    wanted = definition(f"refused{name}", fields_with_rule(rule, length * 2, items * 2))
+    got = request_measured(server, "POST", DEFINITIONS, wanted)
+    assert got.status == 422
+    assert "estimated rule cost exceeds budget" in got.json["message"]
 
 
 @pytest.mark.parametrize("format", ["duration", "email", "byte", "ipv4", "cidr", "isbn", "uri", "date-time"])

@@ -34,9 +34,10 @@ def _bound_files(directory: Path) -> list[tuple[str, str]]:
     return list({**named, **devices.loops_below(str(directory))}.items())
 
 
-def interfaces(directory: Path) -> list[str]:
-    """Bridges and veth interfaces whose alias names the directory."""
-    return [place.name for place in Path("/sys/class/net").iterdir() if str(directory) in _alias(place)]
+def interfaces(directory: Path) -> dict[str, str]:
+    """Bridges and veth interfaces whose alias names the directory, with their aliases."""
+    aliases = {place.name: _alias(place) for place in Path("/sys/class/net").iterdir()}
+    return {name: alias for name, alias in aliases.items() if str(directory) in alias}
 
 
 def _alias(place: Path) -> str:
@@ -75,7 +76,7 @@ def leftovers(directory: Path) -> dict[str, object]:
         "mounts": mounts(directory),
         "loop devices": loop_devices(directory),
         "processes": processes(directory),
-        "networks": interfaces(directory),
+        "networks": list(interfaces(directory).values()),
     }
     return {what: left for what, left in found.items() if left}
 

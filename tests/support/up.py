@@ -254,5 +254,6 @@ class Up:
         place = str(self.directory)
         mounts = [m for m in Path("/proc/self/mountinfo").read_text().splitlines() if place in m]
         loops = machine.loop_devices(self.directory)
-        found = {"mounts": mounts, "loop devices": loops, "networks": machine.interfaces(self.directory)}
+        networks = list(machine.interfaces(self.directory).values())
+        found = {"mounts": mounts, "loop devices": loops, "networks": networks}
         return {what: left for what, left in found.items() if left}

@@ -290,8 +290,9 @@ class _WorkloadBuilder:
         mounts += [{"name": f"path-{n}", "mountPath": path} for n, path in enumerate(hidden)]
         words = [for_manifest(word) for word in command.argv]
         if (container := command.container) is not None:
-            mounts = [mount for mount in mounts if mount["mountPath"] not in container.directories]
-            mounts += [mount for _, mount in self._image_volumes(container)]
+            authors = [mount for _, mount in self._image_volumes(container)]
+            taken = {mount["mountPath"] for mount in authors}
+            mounts = [mount for mount in mounts if mount["mountPath"] not in taken] + authors
             entrypoint = [for_manifest(word) for word in container.entrypoint]
             start: Manifest = {"image": container.image, "args": words}
             start |= {"command": entrypoint} if entrypoint else {}

@@ -103,7 +103,7 @@ def test_a_copy_runs_beside_the_original_and_touches_nothing_of_it(original: Up,
     assert not (left := copy.leftovers()), f"{left}\n{copy.log()}"
     assert "Traceback" not in copy.log(1000)
     assert Belongings(original) == before
-    assert is_pod_running(original)
+    assert original.kubectl("exec", "user", "--", "cat", "/data/file").strip() == "kept"
 
 
 def test_a_copy_whose_disk_is_missing_does_not_find_the_originals(original: Up, copy: Up) -> None:

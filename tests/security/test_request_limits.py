@@ -347,7 +347,8 @@ def test_a_validation_rule_stalls_nobody(
         spec = {"l": list(range(min(items, 100))), "t": ["a"] * items, "s": sign * length}
         got = request_measured(server, "POST", path, instance(plural, spec))
         assert got.status in (201, 409, 422), got.body
-        assert b"must be no more than" not in got.body and b"Too long" not in got.body, "the rule did not run"
+        refused = [text for text in (b"must be no more than", b"Too long") if text in got.body]
+        assert not refused, "the rule did not run"
 
 
 @pytest.mark.parametrize("name", EXPENSIVE_RULES)

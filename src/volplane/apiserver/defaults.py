@@ -3,7 +3,7 @@
 Kubernetes does the same: `SetDefaults_PodSpec` runs on every PodSpec. Fixed values are in `defaults.yaml`;
 those that depend on other fields are set by functions here. A traversal compiled for each kind visits only
 fields that have something to set in them or below them. An object gets its own defaults before its fields
-get theirs. Applying defaults twice changes nothing.
+get theirs. Applying defaults twice changes nothing, so an update skips the members that it left alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import yaml
@@ -30,6 +30,13 @@ RBAC_GROUP = "rbac.authorization.k8s.io"
 Apply = Callable[[Any], Any]
 
 
+class Defaulter(Protocol):
+    """Sets the defaults of an object; returns the same object if all are set."""
+
+    def __call__(self, obj: Any, old: Any = None) -> Any:
+        """`old`: the stored object of an update, with its defaults; members taken from it are skipped."""
+
+
 @cache
 def _values() -> Mapping[str, Mapping[str, Any]]:
     text = Path(__file__).with_name("defaults.yaml").read_bytes()
@@ -37,43 +44,47 @@ def _values() -> Mapping[str, Mapping[str, Any]]:
     return values
 
 
-def defaulter_of(of: type[Object] | None) -> Apply:
-    """Return a function that sets the defaults of an object; it returns the same object if all are set."""
+def defaulter_of(of: type[Object] | None) -> Defaulter:
     return (_compile(of) if of is not None else None) or _return_unchanged
 
 
-def _return_unchanged(obj: Any) -> Any:
+def _return_unchanged(obj: Any, old: Any = None) -> Any:
     return obj
 
 
 @cache
-def _compile(of: type[Object]) -> Apply | None:
+def _compile(of: type[Object]) -> Defaulter | None:
     """Return the function that sets the defaults of a type, or None if it has none in it or below it."""
-    steps = list(_steps(of))
-    if len(steps) <= 1:
-        return steps[0] if steps else None
+    steps, fields = list(_steps(of)), _fields_with_defaults(of)
+    visit = _visitor([], fields) if fields else _return_unchanged
+    if not steps:
+        return visit if fields else None
 
-    def apply(obj: Any) -> Any:
+    def apply(obj: Any, old: Any = None) -> Any:
         for step in steps:
             obj = step(obj)
-        return obj
+        return visit(obj, old)
 
     return apply
 
 
 def _steps(of: type[Object]) -> Iterator[Apply]:
+    """What sets the defaults of a type's own fields."""
     if values := _values().get(message_name(of)):
         yield _setter(of, values)
     if function := FUNCTIONS.get(of) or FUNCTIONS_BY_NAME.get(message_name(of)):
         yield function
-    fields = []
+
+
+def _fields_with_defaults(of: type[Object]) -> list[tuple[str, Apply]]:
+    """The fields of a type that have defaults in them or below them, and what sets those."""
+    fields: list[tuple[str, Apply]] = []
     for field in schema(of).values():
         inner = field.item if field.shape == "list" else field
         if inner is not None and inner.type not in (None, of) and (below := _compile(inner.type)):
             edit = partial(map_items, edit=below) if field.shape == "list" else below
             fields.append((field.attribute, edit))
-    if fields:
-        yield _visitor([], fields)
+    return fields
 
 
 def _setter(of: type[Object], values: Mapping[str, Any]) -> Apply:
@@ -90,14 +101,14 @@ def _setter(of: type[Object], values: Mapping[str, Any]) -> Apply:
     return _visitor(leaves, below)
 
 
-def _visitor(leaves: list[tuple[str, Any, Any]], fields: list[tuple[str, Apply]]) -> Apply:
+def _visitor(leaves: list[tuple[str, Any, Any]], fields: list[tuple[str, Apply]]) -> Defaulter:
     """Return a function that sets empty leaves (attribute, empty value, default) and edits other fields."""
 
-    def apply(obj: Any) -> Any:
+    def apply(obj: Any, old: Any = None) -> Any:
         changes = {name: value for name, empty, value in leaves if getattr(obj, name) == empty}
         for name, edit in fields:
             value = getattr(obj, name)
-            if value:
+            if value and (old is None or value is not getattr(old, name)):
                 edited = edit(value)
                 if edited is not value:
                     changes[name] = edited

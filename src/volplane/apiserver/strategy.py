@@ -26,7 +26,7 @@ from volplane.api.autoscaling import Scale
 from volplane.api.errors import Causes, invalid
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
-from volplane.apiserver.defaults import defaulter_of
+from volplane.apiserver.defaults import Defaulter, defaulter_of
 from volplane.apiserver.missing_fields import missing_fields
 from volplane.apiserver.object_access import ObjectAccess, access_for, path_reader
 from volplane.apiserver.selectors import SelectorReader
@@ -113,7 +113,7 @@ class Strategy(Generic[O]):
         self._has_status = kind.has_status
 
     @cached_property
-    def _default(self) -> Callable[[O], O]:  # compiled on first use, not at start
+    def _default(self) -> Defaulter:  # compiled on first use, not at start
         return defaulter_of(self.kind.type)
 
     @cached_property
@@ -126,9 +126,13 @@ class Strategy(Generic[O]):
 
     # Defaults
 
-    def defaults(self, obj: O) -> O:
-        """Set the fields that the writer left out, on create, update and patch; idempotent."""
-        return self._default(obj)
+    def defaults(self, obj: O, old: O | None = None) -> O:
+        """Set the fields that the writer left out, on create, update and patch; idempotent.
+
+        `old`: the stored object of an update. Members that the update left alone have their defaults.
+        """
+        changed: O = self._default(obj, old)
+        return changed
 
     # Admission: may read other objects, may raise
 

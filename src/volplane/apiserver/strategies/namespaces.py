@@ -29,7 +29,7 @@ class NamespaceStrategy(Strategy[Namespace]):
             _has_no_objects  # custom resources: see crd.namespace_cleanup
         )
 
-    def defaults(self, obj: Namespace) -> Namespace:
+    def defaults(self, obj: Namespace, old: Namespace | None = None) -> Namespace:
         return replace_fields(_add_name_label(obj), status=set_defaults(obj.status, phase="Active"))
 
     async def admit_delete(self, call: ApiCall, obj: Namespace) -> None:

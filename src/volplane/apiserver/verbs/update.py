@@ -126,7 +126,7 @@ def _fill_defaults(entry: ServedResource, call: ApiCall, old: Any, new: Any, par
     access = entry.access
     was, wants = access.metadata(old), access.metadata(new)
     new = access.with_metadata(new, metadata.keep_server_fields(was, wants))
-    new = entry.strategy.defaults(new)
+    new = entry.strategy.defaults(new, old)
     owners = part.owners(entry, call, old, new, wants.managed_fields)
     if owners is not was.managed_fields:
         meta = structs.replace(access.metadata(new), managed_fields=owners)

@@ -52,7 +52,7 @@ class CustomStrategy(Strategy[Plain]):
     def selector_reader(self) -> SelectorReader:
         return CustomSelectorReader(self.kind.selectable, self._access)
 
-    def defaults(self, obj: Plain) -> Plain:
+    def defaults(self, obj: Plain, old: Plain | None = None) -> Plain:
         return self._coercion.fill(obj)
 
     async def admit_create(self, call: ApiCall, obj: Plain) -> Plain:

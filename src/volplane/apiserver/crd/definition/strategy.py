@@ -39,7 +39,7 @@ PENDING = condition(
 
 
 class DefinitionStrategy(Strategy[Definition]):
-    def defaults(self, obj: Definition) -> Definition:
+    def defaults(self, obj: Definition, old: Definition | None = None) -> Definition:
         obj = normalize_schemas(obj)
         names, spec = obj.spec.names, obj.spec
         names = structs.replace(

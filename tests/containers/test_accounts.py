@@ -1,4 +1,4 @@
-"""What containers see instead of files of this machine: its accounts, and its shell if another one is chosen."""
+"""What containers see instead of files of this machine: accounts, and the shell if another one is chosen."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ asyncio.run(main(sys.argv[1]))
 def test_a_container_does_not_see_the_names_of_people_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "passwd").write_bytes(USERS)
     (tmp_path / "group").write_bytes(GROUPS)
-    fake = 'mount --bind "$1/passwd" /etc/passwd && mount --bind "$1/group" /etc/group && exec "$0" -c "$2" "$1"'
+    cover = " && ".join(f'mount --bind "$1/{name}" /etc/{name}' for name in ("passwd", "group"))
+    fake = f'{cover} && exec "$0" -c "$2" "$1"'
     argv = ["unshare", "--mount", "sh", "-c", fake, sys.executable, str(tmp_path), SEPARATE]
     shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     assert shown[0].split()[2:4] == ["1000", "2000"]

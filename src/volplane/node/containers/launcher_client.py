@@ -76,8 +76,8 @@ class LauncherReply:
 
 
 class LauncherClient:
-    """One may serve several nodes of one process. `cover`: paths that are hidden from all containers; `shell`:
-    the program that is their /bin/sh, if it is not this machine's.
+    """One may serve several nodes of one process. `cover`: paths that are hidden from all containers;
+    `shell`: the program that is their /bin/sh, if it is not this machine's.
     """
 
     def __init__(

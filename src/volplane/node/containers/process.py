@@ -74,9 +74,7 @@ class ProcessRuntime:
         self._host = host
         self._owns_launcher = launcher is None
         log = f"{self._directory}/launcher.log"
-        self.launcher = launcher or LauncherClient(
-            host, cover=[directory, *cover], log=log, shell=shell
-        )
+        self.launcher = launcher or LauncherClient(host, cover=[directory, *cover], log=log, shell=shell)
         self._containers: dict[str, _ProcessContainer] = {}
         self._starting: KeyedTasks[str, ContainerRunState] = KeyedTasks(ignore_error)
         self._ending: KeyedTasks[str, None] = KeyedTasks()  # starts given up whose processes are still there

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 PASSWD, GROUP = "/etc/passwd", "/etc/group"
 _FIRST_PERSON = 1000  # the first id of an ordinary user, on all common distributions
-_NOBODY = 65534
+_OVERFLOW = 65534  # the id that the kernel shows for ids it cannot map
 _PASSWD_FIELDS, _GROUP_FIELDS = 7, 4
 
 
@@ -26,7 +26,7 @@ def _system_entries(text: bytes, count: int) -> list[list[bytes]]:
 
 
 def _is_of_system(number: bytes) -> bool:
-    return number.isdigit() and len(number) < 10 and (int(number) < _FIRST_PERSON or int(number) == _NOBODY)
+    return number.isdigit() and len(number) < 10 and (int(number) < _FIRST_PERSON or int(number) == _OVERFLOW)
 
 
 def _select(members: bytes, names: set[bytes]) -> bytes:

@@ -266,6 +266,14 @@ PEERS = (
         optional=True,
     ),
     Peer(
+        "agnhost",  # the image of that name, which the suite uses
+        "k8s.io/kubernetes",
+        f"v1.{KUBERNETES}",
+        "k8s.io/kubernetes/test/images/agnhost",
+        staged=True,
+        optional=True,
+    ),
+    Peer(
         "metrics-server",
         "sigs.k8s.io/metrics-server",
         "v0.9.0",
@@ -438,7 +446,7 @@ def build(cache: Path, peer: Peer) -> None:
             source = Path(place) / "source"
             _sources(peer, source)
             _keep_manifests(cache, peer)
-            verb = ("test", "-c") if peer.tests else ("build",)
+            verb = ("test", "-c", "-vet=off") if peer.tests else ("build",)
             _go(*verb, *_build_flags(peer), "-o", f"{place}/made", peer.package or ".", cwd=source)
             os.replace(f"{place}/made", target)
     elif peer.deploy and not manifests_path(cache, peer).is_dir():

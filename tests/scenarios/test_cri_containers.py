@@ -308,19 +308,24 @@ def test_a_mount_is_said_to_be_recursively_read_only_where_it_is(
             subprocess.run(["umount", below], check=True)
 
 
+def find_recursive(up: CriUp, pod: str) -> str:
+    """recursiveReadOnly in the status of the pod's mount at /d."""
+    mounts = {each["mountPath"]: each for each in up.find_status(pod)["volumeMounts"]}
+    told: str = mounts["/d"]["recursiveReadOnly"]
+    return told
+
+
 def check_recursive_mounts(up: CriUp) -> None:
     up.wait_ready("ifpossible")
-    (mount,) = up.find_status("ifpossible")["volumeMounts"]
+    assert find_recursive(up, "ifpossible") == ("Enabled" if up.runtime.newer else "Disabled")
     tried = up.kubectl("exec", "ifpossible", "--", "touch", "/d/below/file", check=False)
     told = up.get("node", "worker-1")["status"].get("runtimeHandlers", [])
     if up.runtime.newer:
-        assert mount["recursiveReadOnly"] == "Enabled"
         assert "Read-only file system" in tried
         assert any(each["features"]["recursiveReadOnlyMounts"] for each in told)
         up.wait_ready("enabled")
-        assert up.find_status("enabled")["volumeMounts"][0]["recursiveReadOnly"] == "Enabled"
+        assert find_recursive(up, "enabled") == "Enabled"
         return
-    assert mount["recursiveReadOnly"] == "Disabled"
     assert tried == ""
     assert told == []
     why = 'volume "d" requested recursive read-only mode, but it is not supported by the runtime'

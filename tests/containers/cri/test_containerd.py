@@ -174,6 +174,12 @@ async def test_only_unused_images_of_the_node_itself_are_collected(
         assert await PulledImages(str(tmp_path), host).load() == set()
 
 
+async def test_pulls_at_once_are_all_remembered(host: Host, tmp_path: Path) -> None:
+    pulled, ids = PulledImages(str(tmp_path), host), {f"sha256:{number}" for number in range(20)}
+    await asyncio.gather(*map(pulled.add, ids))
+    assert await pulled.load() == await PulledImages(str(tmp_path), host).load() == ids
+
+
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     made = subprocess.Popen(["sleep", "infinity"])

@@ -52,7 +52,7 @@ def make_container_config(
         stop_signal=make_signal(spec.stop_signal),
         linux=v1.LinuxContainerConfig(
             resources=make_resources(spec.limits, cgroup_v2=cgroup_v2),
-            security_context=_security_context(spec, target)
+            security_context=_security_context(spec, target),
         ),
     )
 

@@ -98,7 +98,7 @@ class UpstreamKubelet:
         await self._spawn(
             self._program, f"--config={place}/kubelet.json", f"--root-dir={place}", f"--cert-dir={place}/pki",
             f"--kubeconfig={self._running.directory}/kubeconfig", f"--hostname-override={NODE}",
-            "--node-ip=127.0.0.1", f"--node-labels=topology.kubernetes.io/zone={ZONE}",
+            f"--node-labels=topology.kubernetes.io/zone={ZONE}",
         )  # fmt: skip
         await self._until_ready()
 
@@ -139,17 +139,8 @@ class UpstreamKubelet:
 
     async def _until_ready(self) -> None:
         nodes, drivers = await self._running.watch(Node), await self._running.watch(CSINode)
-
-        def is_ready() -> bool:
-            for process in self._processes:
-                if process.returncode is not None:
-                    raise RuntimeError(f"process {process.pid} has ended with {process.returncode}")
-            node, own = nodes.get(NODE), drivers.get(NODE)
-            if node is None or own is None or not any(each.name == EBS for each in own.spec.drivers):
-                return False
-            return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-
-        await until(nodes, is_ready, "upstream's kubelet is ready")
+        await until(nodes, lambda: is_ready(nodes.get(NODE)), "upstream's kubelet is ready")
+        await until(drivers, lambda: has_driver(drivers.get(NODE)), "it has the driver")
 
     async def __aexit__(self, *_: object) -> None:
         for process in reversed(self._processes):
@@ -163,6 +154,14 @@ class UpstreamKubelet:
                     await process.wait()
         machine.purge(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def is_ready(node: Node | None) -> bool:
+    return node is not None and any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+
+
+def has_driver(node: CSINode | None) -> bool:
+    return node is not None and any(driver.name == EBS for driver in node.spec.drivers)
 
 
 async def _register_instance(variables: Mapping[str, str], devices: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def up(registry: Registry) -> Iterator[CriUp]:
     assert "memory" in (CGROUPS / "cgroup.controllers").read_text().split()
     run("mount", "-t", "tmpfs", "tmpfs", "/var/lib")  # for the cache of CNI; it is read-only in the VM
     with run_containerd({"_default": registry.url}) as runtime:
-        with CriUp(runtime, nodes=1) as cluster:
+        with CriUp(runtime, "--no-builtin-drivers", nodes=1) as cluster:
             yield cluster
         assert cluster.leftovers() == {}
         assert not (CGROUPS / CGROUP_ROOT).exists()
@@ -77,15 +78,34 @@ def test_a_container_without_memory_ends_as_a_whole(up: CriUp) -> None:
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
 
 
-def test_a_container_has_its_raw_block_device_and_no_other(up: CriUp) -> None:
+def test_a_container_has_its_raw_block_device_and_no_other(up: CriUp, tmp_path: Path) -> None:
     """With cgroup v2 devices are allowed by a program of the kernel, instead of a list."""
-    up.apply(make_claim("raw", volumeMode="Block"))
-    volumes = mount_claim("raw", "")["volumes"]
+    (tmp_path / "disk").write_bytes(bytes(1 << 20))
+    device = run("losetup", "--find", "--show", str(tmp_path / "disk")).strip()
+    up.apply(json.dumps(make_local_volume("raw", device)))
+    up.apply(make_claim("raw", volumeMode="Block", storageClassName="", volumeName="raw"))
     devices = [{"name": "data", "devicePath": "/dev/disk"}]
-    up.run_pod("block", container={"volumeDevices": devices}, volumes=volumes)
+    up.run_pod("block", container={"volumeDevices": devices}, volumes=mount_claim("raw", "")["volumes"])
     up.exec("block", "sh", "-c", "echo on the disk | dd of=/dev/disk bs=512 count=1 conv=sync,fsync")
-    assert up.exec("block", "head", "-n", "1", "/dev/disk") == "on the disk\n"
-    other = "mknod /tmp/other b 7 7 && head -c 1 /tmp/other"
+    assert (tmp_path / "disk").read_bytes().startswith(b"on the disk\n")
+    other = "mknod /tmp/other b 7 77 && head -c 1 /tmp/other"
     assert "Operation not permitted" in up.kubectl("exec", "block", "--", "sh", "-c", other, check=False)
     up.kubectl("delete", "pod", "block", "--timeout=300s")
-    up.kubectl("delete", "pvc", "raw", "--timeout=300s")
+    up.kubectl("delete", "pvc/raw", "pv/raw", "--timeout=300s")
+    run("losetup", "--detach", device)
+
+
+def make_local_volume(name: str, device: str) -> dict[str, Any]:
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["worker-1"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "volumeMode": "Block",
+            "local": {"path": device},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+        },
+    }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.apiserver.conftest import Api, served
-from tests.support.workload_story import WorkloadStory
+from tests.support.workload_story import MANAGER_FLAGS, WorkloadStory
 from volplane.client import kubeconfig
 
 __all__ = ["served"]
@@ -18,13 +18,6 @@ __all__ = ["served"]
 pytestmark = pytest.mark.slow
 
 USER = "system:kube-controller-manager"
-FLAGS = (
-    "--use-service-account-credentials",
-    "--node-monitor-grace-period=2s",
-    "--node-startup-grace-period=2s",
-    "--terminated-pod-gc-threshold=1",
-    "--leader-elect-retry-period=500ms",
-)
 
 
 async def refusals(api: Api) -> dict[str, float]:
@@ -44,7 +37,7 @@ async def test_every_controller_does_its_work_with_the_role_of_its_account(
         root_ca = f"--root-ca-file={api.server.authority.pair.cert_path}"
         command = [sys.executable, "-m", "volplane", "controller-manager", f"--kubeconfig={config}"]
         with log.open("wb") as output:
-            process = subprocess.Popen([*command, root_ca, *FLAGS], stdout=output, stderr=output)  # noqa: ASYNC220
+            process = subprocess.Popen([*command, root_ca, *MANAGER_FLAGS], stdout=output, stderr=output)  # noqa: ASYNC220
         admin = kubeconfig.load(api.server.kubeconfig)
         try:
             await WorkloadStory(admin).play()

@@ -14,6 +14,13 @@ from volplane.api.errors import NotFound
 from volplane.client.https import HttpsTransport
 
 PATIENCE = 60.0
+MANAGER_FLAGS = (  # of the controller manager that plays it
+    "--use-service-account-credentials",
+    "--node-monitor-grace-period=2s",
+    "--node-startup-grace-period=2s",
+    "--terminated-pod-gc-threshold=1",
+    "--leader-elect-retry-period=500ms",
+)
 SPACE = "/api/v1/namespaces/default"
 APPS, BATCH = "/apis/apps/v1/namespaces/default", "/apis/batch/v1/namespaces/default"
 STORAGE, SIGNING = "/apis/storage.k8s.io/v1", "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -312,7 +319,8 @@ class WorkloadStory:
         await self.delete("/api/v1/namespaces/team")
 
         async def is_deleted() -> bool:
-            return "deletionTimestamp" in (await self.get(f"{WIDGETS}/w"))["metadata"]
+            found = await self.get(f"{WIDGETS}/w")
+            return "deletionTimestamp" in found["metadata"]
 
         await self.until("the custom object is deleted", is_deleted)
         assert await self.get("/api/v1/namespaces/team") is not None
@@ -339,6 +347,6 @@ class WorkloadStory:
 
         async def one_left() -> bool:
             found = await self.items(f"{SPACE}/pods?fieldSelector=status.phase%3DFailed")
-            return sum(p["metadata"]["name"].startswith("finished") for p in found) < 2
+            return len([p for p in found if p["metadata"]["name"].startswith("finished")]) < 2
 
         await self.until("a finished pod is removed", one_left)

@@ -190,16 +190,16 @@ def _read_profile(path: str, given: _Profile, whole: _Configuration) -> Schedule
     _check_names(f"{path}.plugins", given.plugins)
     chosen = _ChosenPlugins(f"{path}.plugins", given.plugins)
     for point, plugin in _REQUIRED.items():
-        if plugin not in chosen.enabled(point, {plugin: 1}):
+        if plugin not in chosen.list_enabled(point, {plugin: 1}):
             raise BadConfiguration(f"{path}.plugins.{point}: {plugin} cannot be disabled here")
-    filters = chosen.enabled("filter", dict.fromkeys(_FILTERS, 0))
+    filters = chosen.list_enabled("filter", dict.fromkeys(_FILTERS, 0))
     usual = ScoreWeights()
-    scores = chosen.enabled("score", {name: getattr(usual, field) for name, field in _SCORES.items()})
+    scores = chosen.list_enabled("score", {name: getattr(usual, field) for name, field in _SCORES.items()})
     return SchedulerProfile(
         given.scheduler_name,
         tuple(filter for filter in FILTERS if filter.name in filters),
         ScoreWeights(**{field: scores.get(name, 0) for name, field in _SCORES.items()}),
-        preempts=_PREEMPTION in chosen.enabled("postFilter", {_PREEMPTION: 0}),
+        preempts=_PREEMPTION in chosen.list_enabled("postFilter", {_PREEMPTION: 0}),
         percentage=percentage,
         **_read_arguments(f"{path}.pluginConfig", given.plugin_config),
     )
@@ -237,7 +237,7 @@ class _ChosenPlugins:
         self._path = path
         self._points = dict(_list_points(plugins))
 
-    def enabled(self, point: str, defaults: Mapping[str, int]) -> dict[str, int]:
+    def list_enabled(self, point: str, defaults: Mapping[str, int]) -> dict[str, int]:
         """Plugin → weight, of those that extend the point. `defaults`: all that do, with their weights."""
         everywhere, here = self._points["multiPoint"], self._points[point]
         disabled = {plugin.name for plugin in (*everywhere.disabled, *here.disabled)}

@@ -51,7 +51,7 @@ async def fill(api: Api) -> None:
     await api.post(CLAIMS, {"metadata": {"name": "data"}, "spec": claim})
 
     async def is_bound() -> bool:
-        return (await api.get(f"{CLAIMS}/data")).json["status"].get("phase") == "Bound"
+        return bool((await api.get(f"{CLAIMS}/data")).json["status"].get("phase") == "Bound")
 
     async with running(Binder(Client(api.server.in_process_transport())).run()):
         await until(is_bound)
@@ -111,7 +111,7 @@ async def test_objects_move_with_their_bindings(served: Any, tmp_path: Path) -> 
             assert "not imported" not in told
 
             async def is_bound() -> bool:
-                return (await new.get(f"{CLAIMS}/data")).json["status"].get("phase") == "Bound"
+                return bool((await new.get(f"{CLAIMS}/data")).json["status"].get("phase") == "Bound")
 
             await until(is_bound)
         claim, volume = (await new.get(f"{CLAIMS}/data")).json, (await new.get(f"{VOLUMES}/v")).json

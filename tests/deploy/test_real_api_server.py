@@ -297,8 +297,13 @@ async def test_a_volume_goes_its_whole_way_on_a_real_api_server(real: KubeApiSer
 
 @pytest.mark.peer("kube-apiserver")
 @pytest.mark.peer("etcd")
-async def test_every_controller_works_with_upstreams_roles(real: KubeApiServer, tmp_path: Path) -> None:
-    programs = Programs(tmp_path)
+async def test_every_controller_works_with_upstreams_roles(tmp_path: Path) -> None:
+    with kube_apiserver(tmp_path) as real:  # of its own: the story counts nodes and refusals
+        await _play_with_controllers(real, tmp_path)
+
+
+async def _play_with_controllers(real: KubeApiServer, directory: Path) -> None:
+    programs = Programs(directory)
     admin = kubeconfig.load(real.config("admin"))
     words = ["controller-manager", *MANAGER_FLAGS, f"--root-ca-file={real.authority}"]
     try:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.apiserver.test_kubectl import Kubectl
-from volplane.api import kinds
+from volplane.api import codec, kinds
 from volplane.api.kinds import Kind, data
 from volplane.api.object import Field, Object, schema
 from volplane.api.published_schema import required_fields
+from volplane.apiserver.tables.columns import printer_of
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -171,3 +173,32 @@ async def test_kubectl_creates_explains_and_prints_them(served: Any, tmp_path: P
         assert v1["spec"]["targetCPUUtilizationPercentage"] == 50
         assert "deployment.apps/web" in await kubectl("get", "all")
         assert "horizontalpodautoscaler.autoscaling/web" in await kubectl("get", "all")
+
+
+@pytest.mark.parametrize(
+    ("plural", "titles", "cells"),
+    [
+        (
+            "storageversions.internal.apiserver.k8s.io",
+            "Name CommonEncodingVersion StorageVersions Age",
+            ["one", "x", "x=x"],
+        ),
+        ("ipaddresses.networking.k8s.io", "Name ParentRef", ["10.0.0.1", "x.x/x/x"]),
+        ("storageversionmigrations.storagemigration.k8s.io", "Name Resource", ["one", "x.x"]),
+        (
+            "flowschemas.flowcontrol.apiserver.k8s.io",
+            "Name PriorityLevel MatchingPrecedence DistinguisherMethod Age MissingPL",
+            ["one", "x", 1, "x"],
+        ),
+    ],
+)
+def test_columns_are_upstreams(plural: str, titles: str, cells: list[Any]) -> None:
+    kind = next(kind for kind in kinds.ALL if kind.resource == plural)
+    printer = printer_of(kind)
+    assert [column.name for column in printer.columns] == titles.split()
+    assert {column.type for column in printer.columns} == {"string"}
+    body = new_object(kind, everything=True)
+    body["metadata"]["name"] = cells[0]
+    assert kind.type is not None
+    row = printer.cells(codec.convert(kind.type, body), datetime.now(UTC))
+    assert row[: len(cells)] == cells

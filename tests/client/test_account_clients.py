@@ -21,6 +21,7 @@ from volplane.client.account_token import LIFE, AccountToken
 from volplane.client.cache import Caches
 from volplane.client.client import Client
 from volplane.client.updating_client import UpdatingClient
+from volplane.loops.leader import LeaseExpired
 
 __all__ = ["served"]
 
@@ -70,6 +71,23 @@ async def test_updates_at_the_same_time_are_repeated(served: Any, tmp_path: Path
             *(robot.patch(ConfigMap, "c", "default", merge={"data": {key: key}}) for key in "abc")
         )
         assert (await admin.get(ConfigMap, "c", "default")).data == {key: key for key in "abc"}
+
+
+async def test_nothing_is_written_if_the_lease_expires_while_the_object_is_read(
+    served: Any, tmp_path: Path
+) -> None:
+    async with served() as api, updating(api, tmp_path, "update") as (robot, admin):
+        await admin.create(config())
+        checks = iter((None, LeaseExpired("not renewed in time")))
+
+        def check() -> None:
+            if (error := next(checks)) is not None:
+                raise error
+
+        robot.check_write = check
+        with pytest.raises(LeaseExpired):
+            await robot.patch(ConfigMap, "c", "default", merge={"data": {"a": "1"}})
+        assert (await admin.get(ConfigMap, "c", "default")).data == {}
 
 
 async def test_who_may_patch_patches(served: Any, tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ class UpdatingClient(Client):
             if metadata.get("uid", uid) != uid:
                 raise Conflict(f"{kind.plural} {name!r} is another object by now: its UID is {uid}")
             tries -= 1
+            self.require_write()  # the Lease may have expired while the object was read
             try:
                 changed = json.encode(merge_patch.merge(obj, dict(patch)))
                 return codec.decode(type, await self._https.raw("PUT", path, changed))

@@ -132,7 +132,12 @@ KINDS = (
         "not used",
         version="v1alpha1",
         subresources=_STATUS,
-        columns=NAME_AND_AGE,
+        columns="""
+            Name
+            CommonEncodingVersion = status.commonEncodingVersion?<unset>
+            StorageVersions = storage_versions(status.storageVersions)
+            Age
+        """,
     ),
     data_kind(
         "autoscaling.HorizontalPodAutoscaler",
@@ -146,8 +151,8 @@ KINDS = (
             Reference = scale_target(spec.scaleTargetRef)
             Targets = metric_targets()
             MinPods = spec.minReplicas?<unset>
-            MaxPods#integer = spec.maxReplicas
-            Replicas#integer = status.currentReplicas?0
+            MaxPods = spec.maxReplicas
+            Replicas = status.currentReplicas?0
             Age
         """,
     ),
@@ -164,8 +169,8 @@ KINDS = (
             Reference = scale_target(spec.scaleTargetRef)
             Targets = cpu_target()
             MinPods = spec.minReplicas?<unset>
-            MaxPods#integer = spec.maxReplicas
-            Replicas#integer = status.currentReplicas?0
+            MaxPods = spec.maxReplicas
+            Replicas = status.currentReplicas?0
             Age
         """,
     ),
@@ -220,7 +225,7 @@ KINDS = (
         columns="""
             Name
             PriorityLevel = spec.priorityLevelConfiguration.name
-            MatchingPrecedence#integer = spec.matchingPrecedence
+            MatchingPrecedence = spec.matchingPrecedence
             DistinguisherMethod = spec.distinguisherMethod.type|<none>
             Age
             MissingPL = missing_priority_level(status.conditions)
@@ -302,7 +307,6 @@ KINDS = (
         columns="""
             Name
             ParentRef = parent_ref(spec.parentRef)
-            Age
         """,
     ),
     data_kind(
@@ -375,7 +379,6 @@ KINDS = (
         columns="""
             Name
             Resource = group_resource(spec.resource)
-            Age
         """,
     ),
 )

@@ -184,7 +184,22 @@ async def test_kubectl_creates_explains_and_prints_them(served: Any, tmp_path: P
             ["one", "x", "x=x"],
         ),
         ("ipaddresses.networking.k8s.io", "Name ParentRef", ["10.0.0.1", "x.x/x/x"]),
-        ("storageversionmigrations.storagemigration.k8s.io", "Name Resource", ["one", "x.x"]),
+        (
+            "storageversionmigrations.storagemigration.k8s.io",
+            "Name Resource Status",
+            ["one", "x.x", "Unknown"],
+        ),
+        (
+            "podcertificaterequests.certificates.k8s.io",
+            "Name PodName ServiceAccountName NodeName SignerName State UnverifiedUserAnnotations",
+            ["one", "x", "x", "x", "x", "Pending", "key=x"],
+        ),
+        (
+            "devicetaintrules.resource.k8s.io",
+            "Name Key Value Effect TimeAdded Age",
+            ["one", "x", "x", "x"],
+        ),
+        ("resourceslices.resource.k8s.io", "Name Node Driver Pool Age", ["one", "x", "x", "x"]),
         (
             "flowschemas.flowcontrol.apiserver.k8s.io",
             "Name PriorityLevel MatchingPrecedence DistinguisherMethod Age MissingPL",

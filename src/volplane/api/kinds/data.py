@@ -199,7 +199,8 @@ KINDS = (
             ServiceAccountName = spec.serviceAccountName
             NodeName = spec.nodeName
             SignerName = spec.signerName
-            Age
+            State = certificate_request_state(status.conditions)
+            UnverifiedUserAnnotations = labels(spec.unverifiedUserAnnotations)?<none>
         """,
     ),
     data_kind(
@@ -337,7 +338,7 @@ KINDS = (
         selectable=selectable("spec.nodeName", "spec.driver"),
         columns="""
             Name
-            Node = spec.nodeName|<unset>
+            Node = spec.nodeName|
             Driver = spec.driver
             Pool = spec.pool.name
             Age
@@ -359,7 +360,14 @@ KINDS = (
         subresources=_STATUS,
         returns_deleted=True,
         generation="counted",
-        columns=NAME_AND_AGE,
+        columns="""
+            Name
+            Key = spec.taint.key
+            Value = spec.taint.value|
+            Effect = spec.taint.effect
+            TimeAdded = age(spec.taint.timeAdded)|
+            Age
+        """,
     ),
     data_kind(
         "scheduling.Workload",
@@ -379,6 +387,7 @@ KINDS = (
         columns="""
             Name
             Resource = group_resource(spec.resource)
+            Status = migration_status(status.conditions)
         """,
     ),
 )

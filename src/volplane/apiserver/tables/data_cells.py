@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
+_MIGRATION_STATES = ("Running", "Failed", "Succeeded")
 _MAX_METRICS, _MAX_SERVERS = 2, 3  # in a cell; the rest is counted
 
 
@@ -40,6 +41,16 @@ def storage_versions(versions: Sequence[Any] | None) -> str:
     if len(words) > _MAX_SERVERS:
         return f"{shown} + {len(words) - _MAX_SERVERS} more..."
     return shown or UNSET
+
+
+def certificate_request_state(conditions: Iterable[Any] | None) -> str:
+    ended = [c.type for c in conditions or () if c.type in ("Issued", "Denied", "Failed")]
+    return ended[-1] if ended else "Pending"
+
+
+def migration_status(conditions: Iterable[Any] | None) -> str:
+    reached = [c.type for c in conditions or () if c.status == "True" and c.type in _MIGRATION_STATES]
+    return reached[-1] if reached else "Unknown"
 
 
 def missing_priority_level(conditions: Iterable[Any] | None) -> str:

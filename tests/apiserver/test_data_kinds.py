@@ -217,3 +217,35 @@ def test_columns_are_upstreams(plural: str, titles: str, cells: list[Any]) -> No
     assert kind.type is not None
     row = printer.cells(codec.convert(kind.type, body), datetime.now(UTC))
     assert row[: len(cells)] == cells
+
+
+HPAS = "/apis/autoscaling/{}/namespaces/default/horizontalpodautoscalers"
+
+
+async def test_an_autoscaler_without_metrics_scales_by_cpu(served: Any) -> None:
+    target = {"scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 3}
+    async with served() as api:
+        for version in ("v1", "v2"):
+            made = await api.post(HPAS.format(version), {"metadata": {"name": version}, "spec": target})
+            assert made.status == 201
+            seen = (await api.get(f"{HPAS.format('v2')}/{version}")).json["spec"]
+            (metric,) = seen["metrics"]
+            assert metric["resource"]["target"] == {"type": "Utilization", "averageUtilization": 80}
+            seen = (await api.get(f"{HPAS.format('v1')}/{version}")).json["spec"]
+            assert (seen["minReplicas"], seen["targetCPUUtilizationPercentage"]) == (1, 80)
+
+
+async def test_the_behavior_of_an_autoscaler_is_completed(served: Any) -> None:
+    behavior = {"scaleUp": {"selectPolicy": "Min", "stabilizationWindowSeconds": 5}}
+    target = {"scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 3, "behavior": behavior}
+    percent = {"type": "Percent", "value": 100, "periodSeconds": 15}
+    async with served() as api:
+        made = await api.post(HPAS.format("v2"), {"metadata": {"name": "web"}, "spec": target})
+        assert made.json["spec"]["behavior"] == {
+            "scaleUp": {
+                "selectPolicy": "Min",
+                "stabilizationWindowSeconds": 5,
+                "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, percent],
+            },
+            "scaleDown": {"selectPolicy": "Max", "policies": [percent]},
+        }

@@ -109,7 +109,10 @@ def test_the_other_fields() -> None:
         podMaxBackoffSeconds=20,
         parallelism=16,
         profiles=[
-            {"pluginConfig": [{"name": "VolumeBinding", "args": {"bindTimeoutSeconds": 30}}]},
+            {
+                "schedulerName": "default-scheduler",
+                "pluginConfig": [{"name": "VolumeBinding", "args": {"bindTimeoutSeconds": 30}}],
+            },
             {"schedulerName": "other"},
         ],
     )
@@ -138,7 +141,11 @@ def test_the_other_fields() -> None:
         ({"profiles": [{"plugin": {}}]}, r"unknown field `plugin` - at `profiles\[0\]`"),
         ({"profiles": "x"}, "Expected `array`, got `str` - at `profiles`"),
         ({"extenders": [{}]}, "extenders: not supported"),
-        ({"profiles": [{}, {}]}, r"profiles\[1\].schedulerName: Duplicate value: 'default-scheduler'"),
+        ({"profiles": [{}, {}]}, r"profiles\[0\].schedulerName: Required value"),
+        (
+            {"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]},
+            r"profiles\[1\].schedulerName: Duplicate value: 'a'",
+        ),
         ({"profiles": [{"schedulerName": ""}]}, r"profiles\[0\].schedulerName: Required value"),
         ({"percentageOfNodesToScore": 101}, "percentageOfNodesToScore: Invalid value: 101"),
         ({"podInitialBackoffSeconds": 0}, "podInitialBackoffSeconds: Invalid value: 0"),
@@ -196,7 +203,7 @@ async def test_each_pod_is_scheduled_by_the_profile_of_its_scheduler_name() -> N
     )
     async with scheduler_env(node("a"), profiles=made.profiles) as env:
         for name in ("strict", "lenient", "default-scheduler"):
-            picky = {"nodeSelector": {"disk": "ssd"}, "schedulerName": name}
+            picky: dict[str, Any] = {"nodeSelector": {"disk": "ssd"}, "schedulerName": name}
             await env.client.create(pod(name, **picky))
         await env.wait_until_scheduled("lenient")
 

@@ -34,13 +34,21 @@ _PREEMPTION = "DefaultPreemption"
 # These always run here: extension point → plugin.
 _REQUIRED = {"preEnqueue": "SchedulingGates", "queueSort": "PrioritySort", "bind": "DefaultBinder"}
 # Upstream's defaults of which this scheduler has nothing.
-_ABSENT = frozenset({"NodeResourcesBalancedAllocation", "ImageLocality", "DynamicResources"})
+_ABSENT = frozenset(
+    {
+        "DynamicResources",
+        "GangScheduling",
+        "ImageLocality",
+        "NodeDeclaredFeatures",
+        "NodeResourcesBalancedAllocation",
+    }
+)
 _PLUGINS = {*_FILTERS, *_SCORES, _PREEMPTION, *_REQUIRED.values(), *_ABSENT}
 _ALL = "*"
 # Upstream's default arguments. Others are refused, except those that are read here.
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     _PREEMPTION: {"minCandidateNodesPercentage": 10, "minCandidateNodesAbsolute": 100},
-    "DynamicResources": {"filterTimeout": "10s"},
+    "DynamicResources": {"filterTimeout": "10s", "bindingTimeout": "10m0s"},
     "InterPodAffinity": {"hardPodAffinityWeight": 1, "ignorePreferredTermsOfExistingPods": False},
     "NodeAffinity": {},
     "NodeResourcesBalancedAllocation": {
@@ -98,7 +106,7 @@ class _PluginArguments(_Wire, frozen=True):
 
 
 class _Profile(_Wire, frozen=True):
-    scheduler_name: str = DEFAULT
+    scheduler_name: str | None = None
     percentage_of_nodes_to_score: int | None = None
     plugins: _Plugins = _Plugins()
     plugin_config: tuple[_PluginArguments, ...] = ()
@@ -160,8 +168,12 @@ def read_configuration(document: object) -> SchedulerConfiguration:
     if given.extenders:
         raise BadConfiguration("extenders: not supported")
     profiles = given.profiles or (_Profile(),)
+    if len(profiles) == 1 and profiles[0].scheduler_name is None:
+        profiles = (structs.replace(profiles[0], scheduler_name=DEFAULT),)
     names = [profile.scheduler_name for profile in profiles]
     for at, name in enumerate(names):
+        if not name:
+            raise BadConfiguration(f"profiles[{at}].schedulerName: Required value")
         if name in names[:at]:
             raise BadConfiguration(f"profiles[{at}].schedulerName: Duplicate value: {name!r}")
     made = tuple(_read_profile(f"profiles[{at}]", profile, given) for at, profile in enumerate(profiles))
@@ -178,8 +190,6 @@ def read_configuration(document: object) -> SchedulerConfiguration:
 
 
 def _read_profile(path: str, given: _Profile, whole: _Configuration) -> SchedulerProfile:
-    if not given.scheduler_name:
-        raise BadConfiguration(f"{path}.schedulerName: Required value")
     percentage = given.percentage_of_nodes_to_score
     if percentage is None:
         percentage = whole.percentage_of_nodes_to_score or 0
@@ -196,7 +206,7 @@ def _read_profile(path: str, given: _Profile, whole: _Configuration) -> Schedule
     usual = ScoreWeights()
     scores = chosen.list_enabled("score", {name: getattr(usual, field) for name, field in _SCORES.items()})
     return SchedulerProfile(
-        given.scheduler_name,
+        given.scheduler_name or DEFAULT,
         tuple(filter for filter in FILTERS if filter.name in filters),
         ScoreWeights(**{field: scores.get(name, 0) for name, field in _SCORES.items()}),
         preempts=_PREEMPTION in chosen.list_enabled("postFilter", {_PREEMPTION: 0}),

@@ -19,7 +19,8 @@ MANAGER_FLAGS = (  # of the controller manager that plays it
     "--node-monitor-grace-period=2s",
     "--node-startup-grace-period=2s",
     "--terminated-pod-gc-threshold=1",
-    "--leader-elect-retry-period=500ms",
+    "--leader-elect-lease-duration=120s",  # the machine may be busy
+    "--leader-elect-renew-deadline=100s",
 )
 SPACE = "/api/v1/namespaces/default"
 APPS, BATCH = "/apis/apps/v1/namespaces/default", "/apis/batch/v1/namespaces/default"

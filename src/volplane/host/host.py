@@ -40,7 +40,7 @@ class Host:
 
     async def close(self) -> None:
         """Wait for calls in progress."""
-        await self._threads.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
     # Mounts
 

@@ -81,13 +81,11 @@ class WorkerThreads:
         else:
             future.set_exception(error)
 
-    async def close(self) -> None:
-        """Wait for calls in progress, and end the threads."""
+    def shutdown(self) -> None:
+        """Refuse new calls, and block until those that were started have ended."""
         self._closed = True
         for _ in self._threads:
             self._jobs.put(None)
-        await asyncio.get_running_loop().run_in_executor(None, self._join)
-
-    def _join(self) -> None:
         for thread in self._threads:
             thread.join()
+        self._threads.clear()

@@ -421,14 +421,15 @@ class Controller(Generic[K, V, S]):
         """Carry out a plan; returns the view and plan that replace it, mostly none."""
         for batch in self.batches(steps):
             for outcome in await self._act_batch(key, view, batch):
+                if outcome is None:
+                    continue
                 if isinstance(outcome, Stop):
                     return view, ()
                 if isinstance(outcome, Fail):
                     raise outcome.error
                 if isinstance(outcome, Replan):
                     return outcome.view, self._plan_on(key, outcome.view)
-                if outcome is not None:
-                    view = outcome.view
+                view = outcome.view
         return view, ()
 
     async def _act_batch(self, key: K, view: V, batch: Sequence[S | CommonStep]) -> Sequence[Outcome[V]]:

@@ -152,6 +152,8 @@ def test_without_recorded_steps_the_journey_is_derived_from_the_cluster() -> Non
     with Up(nodes=1) as up:
         up.apply(MANIFEST)
         up.wait("the pod runs", lambda: up.phase("web") == "Running")
+        reasons = {"ProvisioningSucceeded", "SuccessfulAttachVolume"}  # events are written a moment later
+        up.wait("its events are stored", lambda: reasons <= {e["reason"] for e in up.items("events")})
         assert not (up.directory / "spans").exists()
         journey = read_journey(up, what="pod/web")
         known = {(step.source.value, step.what) for step in journey.steps}

@@ -188,6 +188,26 @@ async def test_a_journey_that_is_derived_grows_with_the_objects() -> None:
                 pass
 
 
+async def test_a_journey_that_is_derived_grows_with_an_event_alone() -> None:
+    """In a cluster without recorded steps, an event may be all that shows a failed attach."""
+    async with a_bound_claim() as (page, client):
+        html = await page.get("/journey/pvc/default/data?show=all")
+        pod = await client.get(Pod, "web", "default")
+        async with page.events("/journey/pvc/default/data?show=all", version_of(html)) as events:
+            for number in range(3):  # the first may be seen in an update that has another reason
+                reason = f"Attempt{number}"
+                event = {
+                    "metadata": {"name": f"attempt-{number}", "namespace": "default"},
+                    "involvedObject": {"kind": "Pod", "namespace": "default", "name": "web", "uid": pod.uid},
+                    "reason": reason,
+                    "message": "the disk is somewhere else",
+                    "type": "Warning",
+                }
+                await client.create(codec.convert(Event, event))
+                while not any(reason in html for html in (await anext(events)).values()):
+                    pass
+
+
 async def test_what_waits_leaves_the_list_when_it_is_mended() -> None:
     async with a_bound_claim() as (page, client):
         html = await page.get("/waiting")

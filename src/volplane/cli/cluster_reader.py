@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -139,8 +140,15 @@ def read_cluster(
     namespace: str = "",
 ) -> T:
     """Connect, read once and disconnect. Raises CommandError."""
-    try:
+    with readable_errors():
         return asyncio.run(_read(cluster, read, component, namespace))
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Raise CommandError for what a cluster refuses, and if it does not answer."""
+    try:
+        yield
     except (NotFound, Forbidden, Unauthorized, UnknownRole) as error:
         raise CommandError(str(error)) from error
     except APIError as error:

@@ -46,11 +46,9 @@ class JourneyView(View):
             if self._subject.is_about(obj) or (self._other is not None and self._other.is_about(obj)):
                 wake()
 
-        kinds = OBJECTS if self._observer.feed.since is None and self._has_spans() else (*OBJECTS, Event)
+        subjects = [each for each in (self._subject, self._other) if each is not None]
+        kinds = OBJECTS if all(each.is_recorded for each in subjects) else (*OBJECTS, Event)
         self.following.enter_context(self._observer.subscribe(kinds, on_change))
-
-    def _has_spans(self) -> bool:
-        return bool(self._subject.traces)
 
     async def render(self) -> Fragments:
         journey = await self._subject.read()

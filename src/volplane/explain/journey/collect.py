@@ -20,6 +20,7 @@ class RecordedJourneys:
     """The journeys in the spans of a data directory; `update` reads what was added."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._reader = SpanReader(directory)
         self._ended: list[StoredSpan] = []
         self.spans: Sequence[StoredSpan] = ()

@@ -10,7 +10,14 @@ from msgspec import structs
 
 from volplane.base.span_store import StoredSpan
 from volplane.base.trace import Span
-from volplane.explain.journey.lanes import lane_of, lane_of_user, phase_of, phase_of_removal, phase_of_write, target_of
+from volplane.explain.journey.lanes import (
+    lane_of,
+    lane_of_user,
+    phase_of,
+    phase_of_removal,
+    phase_of_write,
+    target_of,
+)
 from volplane.explain.journey.model import (
     Journey,
     JourneyOutcome,

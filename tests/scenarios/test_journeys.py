@@ -162,6 +162,9 @@ def test_without_recorded_steps_the_journey_is_derived_from_the_cluster() -> Non
         assert ("condition", "PodScheduled=True") in known
         assert journey.outcome is JourneyOutcome.IN_USE
         assert any("ControllerPublishVolume" in line for line in journey.unknown)
+        calls = {(call.node, call.method): call for call in journey.calls}  # from the kubelet's metrics
+        assert calls["worker-1", "NodePublishVolume"].count >= 1
+        assert 0 < calls["worker-1", "NodeStageVolume"].seconds < 60
 
 
 def test_the_files_of_spans_are_private_and_have_no_secrets() -> None:

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
 
 from tests.support.etcd import etcd
 from tests.support.up import VOLPLANE, Up
+from tools import journey_picture
 from volplane.explain.journey import order
 from volplane.explain.journey.model import Journey, JourneyOutcome, StateHistory, StepOutcome
 from volplane.explain.journey.select import select_back
@@ -108,6 +110,7 @@ def test_a_journey_has_every_step_of_the_contract(make: Callable[[Path], Up], tm
         assert "sequenceDiagram" in ask(up, "journey", "pvc/data", "-o", "mermaid")
         assert "<svg" in ask(up, "journey", "pv/" + journey.volumes[0], "-o", "html")
         assert "NodeUnstageVolume" in ask(up, "journey", "pod/web", "--back")
+        ElementTree.fromstring(journey_picture.draw(ask(up, "journey", "pod/web", "-o", "json")))
 
 
 @pytest.mark.peer("etcd")

@@ -117,7 +117,8 @@ async def _print_changes(
         obj = client.cache(target.type).get(target.name, target.namespace)
         if obj is not None:
             was_there = True
-            printer.print_new(await derive_journeys(ClusterState(FrozenCaches(caches)), obj))
+            async with FrozenCaches(caches) as frozen:
+                printer.print_new(await derive_journeys(ClusterState(frozen), obj))
         elif was_there:
             return
         await changed.wait()

@@ -160,7 +160,8 @@ class JourneySubject:
         if obj is None or self._wanted:
             return None
         # Events of one namespace are taken from the cache that wakes this view, or they would come too late.
-        journeys = await derive_journeys(ClusterState(FrozenCaches(self._observer.caches)), obj)
+        async with FrozenCaches(self._observer.caches) as caches:
+            journeys = await derive_journeys(ClusterState(caches), obj)
         return next(iter(journeys), None)
 
     @property

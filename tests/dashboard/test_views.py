@@ -96,6 +96,10 @@ async def test_every_view_is_shown_and_follows_the_rules_of_a_page() -> None:
         ("/journey/pvc/default/data", ["kubectl to API server: create pvc/default/data", "Not known"]),
         ("/journey/pod/default/web", ["create pvc/default/data"]),
         (
+            "/journey/pvc/default/data?with=pvc/default/nothing",
+            ["create pvc/default/data", "there is no pvc/default/nothing"],
+        ),
+        (
             "/waiting",
             ["pvc/default/other", 'storageclass.storage.k8s.io "gone" not found', "volumeattachment/va-1"],
         ),

@@ -60,7 +60,7 @@ class WallClock:
         self.offset = self._measure()
 
     def has_stepped(self) -> bool:
-        """Whether somebody has set the clock since the last call; then `offset` is another one."""
+        """Whether the wall clock was set since the last call; then `offset` is another one."""
         if abs(time.time_ns() - time.monotonic_ns() - self.offset) <= CLOCK_STEP:
             return False
         measured = self._measure()

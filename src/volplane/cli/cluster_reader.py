@@ -18,6 +18,7 @@ from volplane.api.errors import APIError, Forbidden, NotFound, Unauthorized
 from volplane.cli.client_factory import open_transport
 from volplane.cli.error import CommandError
 from volplane.client import kubeconfig as configs
+from volplane.client.https import HttpsTransport
 from volplane.client.kubeconfig import CURRENT, ContextChoice
 from volplane.client.snapshot_cache import SnapshotCaches
 from volplane.explain.cluster_state import ClusterState
@@ -130,6 +131,21 @@ def choose_cluster(kubeconfig: str, data_dir: str, context: ContextChoice) -> Cl
             )
         files = (own,)
     return ClusterChoice(files, context)
+
+
+def run_with(cluster: ClusterChoice, component: str, work: Callable[[HttpsTransport], Awaitable[T]]) -> T:
+    """Connect, do the work and disconnect. Raises CommandError."""
+
+    async def run() -> T:
+        transport = open_transport(cluster.files, component, cluster.context)
+        try:
+            await transport.log_in()
+            return await work(transport)
+        finally:
+            await transport.close()
+
+    with readable_errors():
+        return asyncio.run(run())
 
 
 def read_cluster(

@@ -180,7 +180,11 @@ class Kubelet:
             if self.cri is not None
             else processes
             or ProcessRuntime(
-                paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
+                paths.real(paths.containers),
+                host,
+                cover=(paths.root, *cover),
+                shell=settings.shell_path,
+                launcher=launcher,
             )
         )
         self.runtimes = Runtimes(tasks, self._processes)
@@ -449,6 +453,7 @@ class Kubelet:
         self.node_object.system_info = structs.replace(
             self.node_object.system_info, container_runtime_version=version
         )
+        self.node_object.runtime_handlers = info.handlers
         if self._adopting:  # before, the node is not ready for other reasons
             self.node_object.set_ready(self.cri.health.problem)
 

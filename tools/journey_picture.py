@@ -8,19 +8,16 @@ diagram of `volplane journey` into docs/images/journey.svg.
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 
+import msgspec
+
 from tools.compare import EXAMPLE, POD, ROOT, VOLPLANE, run
+from volplane.explain.journey.diagram import render_svg
+from volplane.explain.journey.model import Journey
 
 PICTURE = ROOT / "docs" / "images" / "journey.svg"
-# Of the page, for a picture of its own that is seen on a light and on a dark page.
-STYLE = """
-text { font: 12px system-ui, sans-serif; fill: #222 } rect { fill: #fff }
-.lane { stroke: #8886; stroke-dasharray: 4 3 }
-.arrow { stroke: #0b57d0; stroke-width: 1.5; fill: none; marker-end: url(#head) }
-"""
 
 
 def main() -> None:
@@ -31,21 +28,19 @@ def main() -> None:
         kubectl = ["kubectl", "--kubeconfig", f"{directory}/kubeconfig"]
         run(*kubectl, "apply", "-f", str(EXAMPLE))
         run(*kubectl, "wait", "--for=condition=Ready", "--timeout=60s", POD)
-        page = volplane("journey", POD, *cluster, "-o", "html")
+        data = volplane("journey", POD, *cluster, "-o", "json")
     finally:
         volplane("delete", "--yes", *cluster)
         shutil.rmtree(directory, ignore_errors=True)
     PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(draw(page))
+    PICTURE.write_text(draw(data))
     print(f"wrote {PICTURE}")
 
 
-def draw(page: str) -> str:
-    """The first diagram of the page, with its own style."""
-    found = re.search(r"<svg.*?</svg>", page, re.DOTALL)
-    assert found, page
-    head = f'<style>{STYLE}</style><rect width="100%" height="100%"/>'
-    return found[0].replace("<defs>", f"{head}<defs>", 1) + "\n"
+def draw(data: str) -> str:
+    """The steps of the only journey, with the diagram's own style, for a light and a dark page."""
+    (journey,) = msgspec.json.decode(data, type=list[Journey])
+    return render_svg(journey.steps, f"Journey of {journey.subject}") + "\n"
 
 
 def volplane(*words: str) -> str:

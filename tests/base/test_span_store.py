@@ -113,6 +113,30 @@ def test_old_files_are_removed_and_the_newest_of_each_role_is_kept(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["node.1.spans", "up.2.spans"]
 
 
+def test_a_process_that_lost_its_processor_between_two_clocks_writes_no_wrong_dates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path)
+    trace.mark("binder", "before", "pvc/default/a")
+    read, lost = time.monotonic_ns, iter([0, 10**9])  # of the span, then of the recorder: a second late
+    monkeypatch.setattr(time, "monotonic_ns", lambda: read() + next(lost, 0))
+    trace.mark("binder", "after", "pvc/default/a")
+    before, after = SpanReader(tmp_path).read()
+    assert before.span.start <= after.span.start
+    (file,) = tmp_path.glob("*.spans")
+    assert len(span_store.HEADERS.findall(file.read_bytes())) == 1
+
+
+def test_dates_follow_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path)
+    trace.mark("binder", "before", "pvc/default/a")
+    read = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: read() + 3600 * 10**9)
+    trace.mark("binder", "after", "pvc/default/a")
+    before, after = SpanReader(tmp_path).read()
+    assert after.span.start - before.span.start >= 3600 * 10**9
+
+
 def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
     record(tmp_path)
     trace.mark("binder", "good", "pvc/default/a")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from volplane import sdk
+from volplane.base import trace
 from volplane.csi import v1
 from volplane.csi.call_interceptor import ANY, CallInterceptor, CsiCall
 from volplane.csi.outcome import CallError, Code
@@ -53,6 +54,21 @@ async def test_calls_are_recorded_with_their_outcome_and_without_secrets() -> No
     assert "stripped" in first.request
     assert (second.code, second.message) == ("OUT_OF_RANGE", "too large")
     assert second.end >= second.start > 0
+
+
+async def test_steps_of_a_journey_have_request_and_answer_without_secrets() -> None:
+    recorded, lines = trace.start(), list[bytes]()
+    recorded.sinks.append(lines.append)
+    recorded.index.learn("pvc/default/data", ("a" * 32,))
+    channel = Local(Counting(), component="csi-provisioner")
+    request = create_request(secrets={"password": "open sesame"})
+    await channel.call("CreateVolume", request, subject="pvc/default/data")
+    begun, *_, ended = (trace.decode_span(line) for line in lines)
+    assert (begun.step, begun.end) == ("CreateVolume", 0)
+    assert ended.step == "CreateVolume"
+    assert "stripped" in str(ended.attrs["request"])
+    assert '"volume_id":"one-1"' in str(ended.attrs["reply"])
+    assert not any(b"sesame" in line for line in lines)
 
 
 async def test_two_interceptors_in_one_process_see_their_own_calls_only() -> None:

@@ -70,6 +70,8 @@ def test_the_page_is_not_wider_than_a_phone(crowded: tuple[Viewer, int, int]) ->
             "/waiting",
             "/desired-and-actual",
             "/journey/pvc/default/data-001",
+            "/journey/pvc/default/data-001?with=pvc/default/data-002",
+            "/object/pvc/default/data-001",
         ):
             viewer.open(path)
             viewer.browser.wait_for("document.querySelector('h1')")

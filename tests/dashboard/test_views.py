@@ -96,6 +96,10 @@ async def test_every_view_is_shown_and_follows_the_rules_of_a_page() -> None:
         ("/journey/pvc/default/data", ["kubectl to API server: create pvc/default/data", "Not known"]),
         ("/journey/pod/default/web", ["create pvc/default/data"]),
         (
+            "/journey/pvc/default/data?with=pvc/default/nothing",
+            ["create pvc/default/data", "there is no pvc/default/nothing"],
+        ),
+        (
             "/waiting",
             ["pvc/default/other", 'storageclass.storage.k8s.io "gone" not found', "volumeattachment/va-1"],
         ),
@@ -186,6 +190,26 @@ async def test_a_journey_that_is_derived_grows_with_the_objects() -> None:
                 "StartContainer" in html or "tart" in html for html in (await anext(events)).values()
             ):
                 pass
+
+
+async def test_a_journey_that_is_derived_grows_with_an_event_alone() -> None:
+    """In a cluster without recorded steps, an event may be all that shows a failed attach."""
+    async with a_bound_claim() as (page, client):
+        html = await page.get("/journey/pvc/default/data?show=all")
+        pod = await client.get(Pod, "web", "default")
+        async with page.events("/journey/pvc/default/data?show=all", version_of(html)) as events:
+            for number in range(3):  # the first may be seen in an update that has another reason
+                reason = f"Attempt{number}"
+                event = {
+                    "metadata": {"name": f"attempt-{number}", "namespace": "default"},
+                    "involvedObject": {"kind": "Pod", "namespace": "default", "name": "web", "uid": pod.uid},
+                    "reason": reason,
+                    "message": "the disk is somewhere else",
+                    "type": "Warning",
+                }
+                await client.create(codec.convert(Event, event))
+                while not any(reason in html for html in (await anext(events)).values()):
+                    pass
 
 
 async def test_what_waits_leaves_the_list_when_it_is_mended() -> None:

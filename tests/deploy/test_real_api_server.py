@@ -12,13 +12,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from tests.dashboard.test_ui_anywhere import read, running_ui
 from tests.deploy.test_deploy_files import CHART, containers, expanded
 from tests.support import peers, role_processes
 from tests.support.kube_apiserver import KubeApiServer, kube_apiserver
@@ -26,6 +28,7 @@ from tests.support.workload_story import MANAGER_FLAGS, WorkloadStory
 from tools import deploy
 from volplane.client import kubeconfig
 from volplane.cloud import CloudInstance, CloudOptions, serve_endpoint
+from volplane.explain.journey.model import Journey, JourneyOutcome, StepSource
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 
@@ -130,11 +133,12 @@ class Programs:
         self.directory = directory
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, arguments: list[str], config: str = "", **env: str) -> None:
-        words = [*arguments, *(["--kubeconfig", config] if config else [])]
+    def start(self, name: str, arguments: list[str], config: str = "", program: str = "", **env: str) -> None:
+        """`program`: one of upstream's, which gets the arguments without our verb."""
+        begin = [program, *arguments[1:]] if program else [sys.executable, "-m", "volplane", *arguments]
         with self.log(name).open("wb") as log:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "volplane", *words],
+                [*begin, *(["--kubeconfig", config] if config else [])],
                 cwd=self.directory,
                 env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **env},
                 stdout=log,
@@ -177,7 +181,12 @@ def arguments(kind: str, workload: str, container: str, *, sockets: Path, node: 
 
 
 def start_driver(
-    programs: Programs, real: KubeApiServer, short: str, node: Path, extra: dict[str, str]
+    programs: Programs,
+    real: KubeApiServer,
+    short: str,
+    node: Path,
+    extra: dict[str, str],
+    upstream: Collection[str] = (),
 ) -> None:
     sockets = programs.directory / f"{short}-sockets"
     sockets.mkdir()
@@ -186,7 +195,10 @@ def start_driver(
         words = arguments("Deployment", f"{short}-csi-controller", name, sockets=sockets, node=node)
         login = "" if name.endswith("-plugin") or name == "liveness-probe" else account
         env = {"POD_NAME": f"{short}-csi-controller-0", "NAMESPACE": "kube-system", **extra}
-        programs.start(f"{short}-{name}", words, login, **env)
+        program = peers.path(name) if name in upstream else ""
+        if program:  # it ends if its driver does not answer within half a minute
+            wait_for("the driver listens", programs, (sockets / "csi.sock").exists, True)
+        programs.start(f"{short}-{name}", words, login, program, **env)
     for name in containers(CHART["DaemonSet", f"{short}-csi-node"]):
         words = arguments("DaemonSet", f"{short}-csi-node", name, sockets=sockets, node=node)
         if name.endswith("-plugin"):
@@ -196,7 +208,10 @@ def start_driver(
 
 
 @asynccontextmanager
-async def everything(real: KubeApiServer, directory: Path) -> AsyncIterator[Programs]:
+async def everything(
+    real: KubeApiServer, directory: Path, upstream: Collection[str] = ()
+) -> AsyncIterator[Programs]:
+    """`upstream`: the sidecars of the EBS driver that are upstream's programs."""
     host, node = Host(), directory / "n1"
     for place in ("plugins/ebs.csi.aws.com", "plugins/efs.csi.aws.com", "plugins_registry"):
         (node / place).mkdir(parents=True)
@@ -212,7 +227,7 @@ async def everything(real: KubeApiServer, directory: Path) -> AsyncIterator[Prog
             keys = {**KEYS, "AWS_ENDPOINT_URL": address}
             admin = real.config("admin")
             try:
-                await asyncio.to_thread(start_driver, programs, real, "ebs", node, keys)
+                await asyncio.to_thread(start_driver, programs, real, "ebs", node, keys, upstream)
                 await asyncio.to_thread(start_driver, programs, real, "efs", node, {})
                 snapshots = containers(CHART["Deployment", "snapshot-controller"])["snapshot-controller"]
                 words = [a for a in expanded(snapshots) if not a.startswith("--http-endpoint")]
@@ -320,3 +335,79 @@ async def _play_with_controllers(real: KubeApiServer, directory: Path) -> None:
         line for line in counted if line.startswith("apiserver_request_total{") and 'code="403"' in line
     ]
     assert refused == []
+
+
+# --- who may only read
+
+
+READER = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: reader-of-journeys}
+rules:
+  - apiGroups: ["", storage.k8s.io]
+    resources: [nodes, pods, persistentvolumeclaims, persistentvolumes, volumeattachments, csinodes, events]
+    verbs: [get, list, watch]
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: reader, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: reader-of-journeys}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: reader-of-journeys}
+subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
+"""
+EVENTS = {"ProvisioningSucceeded", "SuccessfulAttachVolume"}
+
+
+@pytest.mark.peer("kube-apiserver", "etcd", "csi-provisioner", "csi-resizer")
+async def test_a_user_who_may_only_read_sees_a_journey_with_upstreams_sidecars(
+    real: KubeApiServer, tmp_path: Path
+) -> None:
+    def reasons() -> set[str]:
+        return set(real.kubectl("get", "events", "-o", "jsonpath={.items[*].reason}").split())
+
+    def prepare(programs: Programs) -> str:
+        if "default" not in real.kubectl("get", "serviceaccounts", "-o", "name"):
+            real.kubectl("create", "serviceaccount", "default")
+        real.kubectl("apply", "--validate=strict", "-f", "-", stdin=READER)
+        claim = CLAIM.format(name="seen", cls="gp3", size="1Gi", more="")
+        pod = POD.format(name="user", claim="seen", command="sleep 1000000")
+        real.kubectl("apply", "--validate=strict", "-f", "-", stdin=f"{claim}---{pod}")
+
+        def phase() -> str:
+            return real.kubectl("get", "pod", "user", "-o", "jsonpath={.status.phase}")
+
+        wait_for("the pod runs", programs, phase, "Running")
+        wait_for("events are stored", programs, lambda: reasons() >= EVENTS, True)
+        return real.account("reader", "default")
+
+    def clean_up() -> None:
+        real.kubectl("delete", "pod/user", "pvc/seen", "--timeout=120s")
+
+    async with everything(real, tmp_path, upstream=("csi-provisioner", "csi-resizer")) as programs:
+        config = await asyncio.to_thread(prepare, programs)
+        words = ("journey", "pvc/seen", "--all", "-o", "json", "--kubeconfig", config)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "volplane", *words),
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "KUBECONFIG": ""},
+        )
+        output, _ = await process.communicate()
+        (journey,) = msgspec.json.decode(output, type=list[Journey])
+        assert journey.outcome is JourneyOutcome.IN_USE
+        assert {step.what for step in journey.steps if step.source is StepSource.EVENT} >= EVENTS
+        assert ("field", "StartContainer") in {(step.source.value, step.what) for step in journey.steps}
+        # `nodes/proxy` is more than reading: it is asked for, and its refusal is told.
+        assert any("metrics of the kubelet of n1" in line and "forbidden" in line for line in journey.unknown)
+        async with running_ui("--kubeconfig", config) as link:
+            cluster, shown, states = await read(
+                link, "/cluster", "/journey/pvc/default/seen?show=all", "/object/pvc/default/seen"
+            )
+        assert "in use" in cluster
+        assert "SuccessfulAttachVolume" in shown
+        assert "Bound" in states
+        await asyncio.to_thread(clean_up)
+        await asyncio.to_thread(programs.check)

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
 
 from tests.support.etcd import etcd
 from tests.support.up import VOLPLANE, Up
+from tools import journey_picture
 from volplane.explain.journey import order
 from volplane.explain.journey.model import Journey, JourneyOutcome, StateHistory, StepOutcome
 from volplane.explain.journey.select import select_back
@@ -108,6 +110,7 @@ def test_a_journey_has_every_step_of_the_contract(make: Callable[[Path], Up], tm
         assert "sequenceDiagram" in ask(up, "journey", "pvc/data", "-o", "mermaid")
         assert "<svg" in ask(up, "journey", "pv/" + journey.volumes[0], "-o", "html")
         assert "NodeUnstageVolume" in ask(up, "journey", "pod/web", "--back")
+        ElementTree.fromstring(journey_picture.draw(ask(up, "journey", "pod/web", "-o", "json")))
 
 
 @pytest.mark.peer("etcd")
@@ -152,6 +155,8 @@ def test_without_recorded_steps_the_journey_is_derived_from_the_cluster() -> Non
     with Up(nodes=1) as up:
         up.apply(MANIFEST)
         up.wait("the pod runs", lambda: up.phase("web") == "Running")
+        reasons = {"ProvisioningSucceeded", "SuccessfulAttachVolume"}  # events are written a moment later
+        up.wait("its events are stored", lambda: reasons <= {e["reason"] for e in up.items("events")})
         assert not (up.directory / "spans").exists()
         journey = read_journey(up, what="pod/web")
         known = {(step.source.value, step.what) for step in journey.steps}
@@ -160,6 +165,9 @@ def test_without_recorded_steps_the_journey_is_derived_from_the_cluster() -> Non
         assert ("condition", "PodScheduled=True") in known
         assert journey.outcome is JourneyOutcome.IN_USE
         assert any("ControllerPublishVolume" in line for line in journey.unknown)
+        calls = {(call.node, call.method): call for call in journey.calls}  # from the kubelet's metrics
+        assert calls["worker-1", "NodePublishVolume"].count >= 1
+        assert 0 < calls["worker-1", "NodeStageVolume"].seconds < 60
 
 
 def test_the_files_of_spans_are_private_and_have_no_secrets() -> None:

@@ -27,6 +27,7 @@ SUFFIX = ".spans"
 FILES = 32  # a file has this part of the allowed size
 SMALLEST_FILE = 64 * 1024
 CLOCK_STEP = 5_000_000  # nanoseconds; a larger change of the wall clock is written down
+CLOCK_READINGS = 5
 HEADERS = re.compile(rb"^\{.*$", re.MULTILINE)  # in the content of a file
 RETRY = 30.0  # seconds until recording is tried again after an error
 
@@ -46,6 +47,33 @@ class StoredSpan(Struct, frozen=True):
     role: str
     span: Span
     is_cut_off: bool = False  # its process ended before it did
+
+
+class WallClock:
+    """How times of `time.monotonic_ns` become dates: `offset` is to be added.
+
+    A process may lose its processor between two clocks, so a single comparison of them may be wrong by any
+    time.
+    """
+
+    def __init__(self) -> None:
+        self.offset = self._measure()
+
+    def has_stepped(self) -> bool:
+        """Whether the wall clock was set since the last call; then `offset` is another one."""
+        if abs(time.time_ns() - time.monotonic_ns() - self.offset) <= CLOCK_STEP:
+            return False
+        measured = self._measure()
+        if abs(measured - self.offset) <= CLOCK_STEP:
+            return False
+        self.offset = measured
+        return True
+
+    def _measure(self) -> int:
+        """Read the wall clock between two readings of the other one; of several tries the closest counts."""
+        tries = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(CLOCK_READINGS)]
+        before, wall, after = min(tries, key=lambda clocks: clocks[2] - clocks[0])
+        return wall - (before + after) // 2
 
 
 Schedule = Callable[[Callable[[], None]], object]
@@ -68,7 +96,7 @@ class SpanRecorder:
         self._life = f"{os.getpid()}-{time.time_ns():x}"
         self._file = -1
         self._room = 0
-        self._offset = 0
+        self._clock = WallClock()
         self._retry_at = 0.0
         self._lock = threading.Lock()
 
@@ -99,9 +127,8 @@ class SpanRecorder:
         try:
             if self._room <= 0:
                 self._begin_file()
-            offset = time.time_ns() - time.monotonic_ns()
-            if abs(offset - self._offset) > CLOCK_STEP:
-                self._write_header(offset)
+            if self._clock.has_stepped():
+                self._write_header()
             if os.write(self._file, lines) != len(lines):
                 raise OSError("the disk is full")  # the rest would be part of the next line
             self._room -= len(lines)
@@ -140,12 +167,11 @@ class SpanRecorder:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(self.directory / name, flags, 0o600)
         self._room = max(self.max_size // FILES, SMALLEST_FILE)
-        self._write_header(time.time_ns() - time.monotonic_ns())
+        self._write_header()
         self.remove_old_files()
 
-    def _write_header(self, offset: int) -> None:
-        self._offset = offset
-        header = RecorderHeader(self.role, os.getpid(), self._life, offset)
+    def _write_header(self) -> None:
+        header = RecorderHeader(self.role, os.getpid(), self._life, self._clock.offset)
         os.write(self._file, msgspec.json.encode(header) + b"\n")
 
 

@@ -144,7 +144,7 @@ def run_with(cluster: ClusterChoice, component: str, work: Callable[[HttpsTransp
         finally:
             await transport.close()
 
-    with _as_command_errors():
+    with readable_errors():
         return asyncio.run(run())
 
 
@@ -156,12 +156,13 @@ def read_cluster(
     namespace: str = "",
 ) -> T:
     """Connect, read once and disconnect. Raises CommandError."""
-    with _as_command_errors():
+    with readable_errors():
         return asyncio.run(_read(cluster, read, component, namespace))
 
 
 @contextmanager
-def _as_command_errors() -> Iterator[None]:
+def readable_errors() -> Iterator[None]:
+    """Raise CommandError for what a cluster refuses, and if it does not answer."""
     try:
         yield
     except (NotFound, Forbidden, Unauthorized, UnknownRole) as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
 
 import click
@@ -14,15 +14,14 @@ from msgspec import structs
 from volplane.cli.cluster_reader import ClusterChoice, cluster_flags
 from volplane.cli.error import CommandError
 from volplane.cli.journey_target import JourneySource
-from volplane.explain.journey.model import Journey, JourneyOutcome, JourneyStep
+from volplane.explain.journey.model import Journey, JourneyStep
 from volplane.explain.journey.render_html import render_html
 from volplane.explain.journey.render_mermaid import render_mermaid
-from volplane.explain.journey.render_text import PROBLEM, render_journeys, step_table
+from volplane.explain.journey.render_text import PROBLEM, render_journeys
 from volplane.explain.journey.select import hide_details, select_back, select_forwards
 
 OUTPUTS = ("text", "json", "mermaid", "html")
 UNLIMITED = 10_000  # characters
-LOOK = 0.2  # seconds between two looks for new steps
 
 Select = Callable[[Journey], Sequence[JourneyStep]]
 
@@ -32,7 +31,7 @@ Select = Callable[[Journey], Sequence[JourneyStep]]
 @click.option("-n", "--namespace", default="", metavar="NAME", help="namespace; default: the kubeconfig's")
 @click.option("--back", is_flag=True, help="the way back: stop, unpublish, unstage, detach, delete")
 @click.option("--all", "everything", is_flag=True, help="all steps, of all objects that had this name")
-@click.option("--follow", is_flag=True, help="print steps as they happen")
+@click.option("--follow", is_flag=True, help="print steps as they happen, until it is deleted")
 @click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", help="output format")
 @cluster_flags
 def command(
@@ -88,26 +87,13 @@ def _print(journeys: Sequence[Journey], shown: Sequence[Sequence[JourneyStep]], 
 
 def _follow(source: JourneySource, select: Select) -> None:
     """Print each step once, when it has ended, until the volume is deleted."""
-    if source.recorded is None:
-        raise CommandError(
-            "--follow needs recorded steps: start the cluster with volplane up --journey-max-size 64Mi, and"
-            " use --data-dir"
-        )
-    printed: set[str] = set()
-    width = _line_width()
-    while True:
-        source.recorded.update()
-        journeys = source.recorded.find(source.target.text)
-        for journey in journeys:
-            fresh = [s for s in select(journey) if s.id not in printed and s.seconds is not None]
-            if fresh:
-                printed |= {step.id for step in fresh}
-                lines = list(step_table(fresh, journey.began, width))
-                for line in lines[1 if len(printed) > len(fresh) else 0 :]:
-                    _echo(line)
-        if journeys and all(journey.outcome is JourneyOutcome.DELETED for journey in journeys):
-            return
-        time.sleep(LOOK)
+    from volplane.cli.journey_follow import StepPrinter, follow_derived, follow_recorded  # only on Linux
+
+    printer = StepPrinter(select, _echo, _line_width())
+    if source.recorded is not None:
+        asyncio.run(follow_recorded(source.recorded, source.target, printer))
+    else:
+        asyncio.run(follow_derived(source.cluster, source.target, printer))
 
 
 def _line_width() -> int:

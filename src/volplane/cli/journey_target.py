@@ -9,6 +9,7 @@ import click
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.cli.cluster_reader import ClusterChoice, read_cluster
 from volplane.client.client import Client
+from volplane.client.https import HttpsTransport
 from volplane.client.snapshot_cache import SnapshotCaches
 from volplane.explain.cluster_state import ClusterState
 from volplane.explain.journey.collect import RecordedJourneys, derive_journeys
@@ -39,9 +40,15 @@ class JourneySource:
 
     def _derive(self) -> Callable[[SnapshotCaches], Awaitable[list[Journey]]]:
         async def derive(caches: SnapshotCaches) -> list[Journey]:
-            client = Client(caches._transport, caches=caches)
+            transport = caches._transport
+            assert isinstance(transport, HttpsTransport)  # as of every verb that reads a cluster
+
+            async def read_metrics(node: str) -> str:
+                return (await transport.raw("GET", f"/api/v1/nodes/{node}/proxy/metrics")).decode()
+
+            client = Client(transport, caches=caches)
             obj = await client.get(self.target.type, self.target.name, self.target.namespace)
-            return await derive_journeys(ClusterState(caches), obj)
+            return await derive_journeys(ClusterState(caches), obj, read_metrics)
 
         return derive
 

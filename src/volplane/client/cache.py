@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from volplane.api import kinds
 from volplane.api.errors import APIError, Expired
@@ -349,7 +349,7 @@ class Caches:
         await self._tasks.close()
         self._caches.clear()
 
-    async def __aenter__(self) -> Caches:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

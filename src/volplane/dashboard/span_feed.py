@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -20,7 +19,7 @@ from msgspec import Struct
 
 from volplane.base import clock
 from volplane.base.span_search import search_directory, shift
-from volplane.base.span_store import SpanReader, StoredSpan
+from volplane.base.span_store import SpanReader, StoredSpan, WallClock
 from volplane.base.tasks import TaskSet
 from volplane.base.trace import Trace, decode_span
 from volplane.explain.journey.join import to_datetime
@@ -139,6 +138,7 @@ class SpansInMemory:
         self._opened: datetime | None = None
         self._is_cut = False  # whether the oldest spans were dropped
         self._trace = trace
+        self._clock = WallClock()
         self._kept: deque[PackedSpan] = deque()
         self._size = 0
         self._new: list[PackedSpan] = []
@@ -159,7 +159,11 @@ class SpansInMemory:
 
     def _record(self, line: bytes) -> None:
         """A sink of the trace; threads call it, too."""
-        self._loop.call_soon_threadsafe(self._keep, PackedSpan(line, clock_offset()))
+        self._loop.call_soon_threadsafe(self._keep, PackedSpan(line, self._offset()))
+
+    def _offset(self) -> int:
+        self._clock.has_stepped()
+        return self._clock.offset
 
     def _keep(self, packed: PackedSpan) -> None:
         self._kept.append(packed)
@@ -192,11 +196,6 @@ class SpansInMemory:
         if self._timer is not None:
             self._timer.cancel()
         self._kept.clear()
-
-
-def clock_offset() -> int:
-    """Nanoseconds to add to a time of `time.monotonic_ns`."""
-    return time.time_ns() - time.monotonic_ns()
 
 
 def _unpack(packed: PackedSpan) -> StoredSpan:

@@ -35,7 +35,10 @@ _KNOWN = {
         "csi-provisioner",
         "a clone of it is being created",
     ),
-    PROVISIONING_INTENT_FINALIZER: ("csi-provisioner", "it is not known yet whether its disk was created"),
+    PROVISIONING_INTENT_FINALIZER: (
+        "csi-provisioner",
+        "removed a moment after it is known whether the disk was created",
+    ),
     FLEX_ATTACHMENT_FINALIZER: ("FlexVolume driver", "removed when the volume is detached"),
     "foregroundDeletion": ("garbage collector", "its dependents are deleted first"),
     "orphan": ("garbage collector", "its dependents are orphaned first"),

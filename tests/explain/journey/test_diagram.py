@@ -10,8 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from volplane.explain.journey.comparison import pair_steps
-from volplane.explain.journey.diagram import DiagramColumns, describe_step, make_axis, render_svg
-from volplane.explain.journey.model import Journey, JourneyOutcome, JourneyStep, Lane, Phase, StepOutcome
+from volplane.explain.journey.diagram import (
+    DiagramColumns,
+    describe_arrow,
+    describe_step,
+    make_axis,
+    render_svg,
+)
+from volplane.explain.journey.model import (
+    Journey,
+    JourneyOutcome,
+    JourneyStep,
+    Lane,
+    Phase,
+    StateChange,
+    StepOutcome,
+)
 from volplane.explain.journey.render_html import render_html
 from volplane.explain.journey.time_axis import GAP_WIDTH, TimeAxis
 
@@ -30,6 +44,7 @@ def step(
     subject: str = "pvc/default/data",
     outcome: StepOutcome = StepOutcome.OK,
     id: str = "",
+    changes: tuple[StateChange, ...] = (),
 ) -> JourneyStep:
     return JourneyStep(
         at=BEGAN + timedelta(milliseconds=milliseconds),
@@ -42,6 +57,7 @@ def step(
         phase=Phase.PROVISION,
         outcome=outcome,
         id=id,
+        changes=changes,
     )
 
 
@@ -136,10 +152,53 @@ def test_text_of_users_stays_text() -> None:
     assert "<u>" not in page
 
 
+@pytest.mark.parametrize(
+    ("verb", "subject", "fields", "arrow"),
+    [
+        (
+            "create",
+            "pvc/default/data",
+            [("exists", "", "yes"), ("status.phase", "", "Pending")],
+            "create pvc",
+        ),
+        ("patch", "node/w", [("status.volumesInUse[csi^v]", "", "yes")], "node volumesInUse"),
+        ("patch", "pod/default/web", [("status.phase", "Pending", "Running")], "pod Running"),
+        (
+            "patch",
+            "pvc/default/data",
+            [("metadata.annotations[selected-node]", "", "w")],
+            "pvc selected-node",
+        ),
+        ("patch", "va/x", [("metadata.finalizers[a]", "", "yes")], "va finalizers"),
+        ("patch", "va/x", [("status.attached", "false", "true")], "va attached"),
+        ("patch", "va/x", [("metadata.finalizers[a]", "yes", ""), ("exists", "yes", "")], "va removed"),
+        ("delete", "pod/default/web", [("metadata.deletionTimestamp", "", "now")], "delete pod"),
+        ("patch", "pod/default/web", [], "patch pod"),
+    ],
+)
+def test_an_arrow_of_a_write_says_what_was_written(
+    verb: str, subject: str, fields: list[tuple[str, str, str]], arrow: str
+) -> None:
+    changes = tuple(StateChange(*each) for each in fields)
+    assert (
+        describe_arrow(step(0, component="apiserver", what=verb, subject=subject, changes=changes)) == arrow
+    )
+
+
 def test_a_step_in_words_says_who_asks_whom() -> None:
     assert describe_step(step(0)) == "csi-provisioner to driver controller: CreateVolume pvc/default/data"
     write = step(0, lane=Lane.USER, to=Lane.APISERVER, component="apiserver", what="create")
     assert describe_step(write) == "kubectl to API server: create pvc/default/data"
+    patch = step(
+        0,
+        lane=Lane.KUBELET,
+        to=Lane.APISERVER,
+        component="apiserver",
+        what="patch",
+        subject="node/worker-1",
+        changes=(StateChange("status.volumesInUse[x]", "", "yes"),),
+    )
+    assert describe_step(patch) == "kubelet to API server: patch node/worker-1 (volumesInUse)"
     own = step(0, lane=Lane.KUBELET, to=Lane.KUBELET, component="kubelet", outcome=StepOutcome.FAILED)
     assert describe_step(own) == "kubelet: CreateVolume pvc/default/data, failed"
 

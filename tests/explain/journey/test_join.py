@@ -21,6 +21,7 @@ from tests.explain.journey.spans import (
 from volplane.base.span_store import StoredSpan
 from volplane.explain.journey.join import complete_traces, find_traces, join_journey
 from volplane.explain.journey.model import JourneyOutcome, Lane, Phase, StepOutcome
+from volplane.explain.journey.select import select_back
 
 OTHER = "f" * 32
 
@@ -133,6 +134,16 @@ def test_a_write_within_a_step_goes_from_the_api_server_to_the_store() -> None:
         Phase.PROVISION,
         1,
     )
+
+
+def test_the_removal_of_the_claim_is_on_the_way_back_whoever_removes_the_last_finalizer() -> None:
+    """A provisioner removes its order from a claim that is being deleted already."""
+    around = stored(0, 9, "csi-provisioner", "remove order", CLAIM, id="order")
+    changes = {"metadata.finalizers[x]": ("yes", ""), "exists": ("yes", "")}
+    removal = write(2, "patch", CLAIM, changes, parent="order")
+    journey = join_journey((around, removal), TRACE)
+    assert [step.phase for step in journey.steps] == [Phase.PROVISION, Phase.DELETE]
+    assert [step.what for step in select_back(journey.steps)] == ["patch"]
 
 
 def test_work_on_the_host_belongs_to_the_call_around_it() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import VolumeAttachment
 from volplane.dashboard.fragments import Fragments
@@ -46,11 +48,9 @@ class JourneyView(View):
             if self._subject.is_about(obj) or (self._other is not None and self._other.is_about(obj)):
                 wake()
 
-        kinds = OBJECTS if self._observer.feed.since is None and self._has_spans() else (*OBJECTS, Event)
+        subjects = [each for each in (self._subject, self._other) if each is not None]
+        kinds = OBJECTS if all(each.is_recorded for each in subjects) else (*OBJECTS, Event)
         self.following.enter_context(self._observer.subscribe(kinds, on_change))
-
-    def _has_spans(self) -> bool:
-        return bool(self._subject.traces)
 
     async def render(self) -> Fragments:
         journey = await self._subject.read()
@@ -61,6 +61,10 @@ class JourneyView(View):
             other = await self._other.read()
             if other is not None:
                 return comparison_render.render(self._page, journey, other)
+            missing = (
+                f"what to compare with: there is no {self._other.target.text}, and no step of it is known"
+            )
+            journey = structs.replace(journey, unknown=(*journey.unknown, missing))
         chosen = next((s for s in shown.all if s.id and s.id == self._page.parameter("step")), None)
         lines = await find_log_lines(self._observer.logs, journey, chosen) if chosen is not None else ()
         return self._rows.render(self._page, journey, shown, chosen, lines, self._subject.traces)

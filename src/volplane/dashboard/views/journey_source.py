@@ -10,6 +10,7 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
 from volplane.base.span_store import StoredSpan
 from volplane.base.trace_context import trace_id
+from volplane.client.live_caches import FrozenCaches
 from volplane.dashboard.observer import ClusterObserver
 from volplane.dashboard.page_request import PageNotFound
 from volplane.explain.cluster_state import ClusterState
@@ -158,16 +159,23 @@ class JourneySubject:
         obj = cache.get(self.target.name, self.target.namespace)
         if obj is None or self._wanted:
             return None
-        journeys = await derive_journeys(ClusterState(self._observer.caches), obj)
+        # Events of one namespace are taken from the cache that wakes this view, or they would come too late.
+        async with FrozenCaches(self._observer.caches) as caches:
+            journeys = await derive_journeys(ClusterState(caches), obj)
         return next(iter(journeys), None)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether all steps are recorded, so that nothing is derived from objects and events."""
+        journey = self._follower.journey if self._follower is not None else None
+        return journey is not None and self._observer.feed.since is None
 
     def is_about(self, obj: Resource) -> bool:
         """Whether a change of an object may change the journey, beside what is recorded."""
-        target, journey = self.target, self._follower.journey if self._follower is not None else None
+        target = self.target
         if isinstance(obj, target.type):
             return (obj.name, obj.namespace) == (target.name, target.namespace)
-        is_complete = journey is not None and self._observer.feed.since is None
-        return not is_complete
+        return not self.is_recorded
 
     def close(self) -> None:
         if self._follower is not None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.errors import APIError
 from volplane.api.meta import Resource
 from volplane.api.storage import VolumeAttachment
 from volplane.base.span_store import SpanReader, StoredSpan
@@ -20,6 +24,7 @@ class RecordedJourneys:
     """The journeys in the spans of a data directory; `update` reads what was added."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._reader = SpanReader(directory)
         self._ended: list[StoredSpan] = []
         self.spans: Sequence[StoredSpan] = ()
@@ -60,13 +65,42 @@ class RecordedJourneys:
         return [trace for trace in traces if trace in kept]
 
 
-async def derive_journeys(state: ClusterState, obj: Resource) -> list[Journey]:
+METRICS_TIMEOUT = 5.0  # seconds for one node
+
+ReadMetrics = Callable[[str], Awaitable[str]]  # of the kubelet of a node; raises APIError
+
+
+async def derive_journeys(
+    state: ClusterState, obj: Resource, read_metrics: ReadMetrics | None = None
+) -> list[Journey]:
     """The journeys of an object as far as its cluster shows them."""
     claims = await state.cache(PersistentVolumeClaim)
     found = [claim for claim in claims.all() if await _belongs_to(state, claim, obj)]
+    owners: Sequence[PersistentVolumeClaim | None] = found
     if not found and isinstance(obj, Pod | PersistentVolume):
-        return [derive_journey(await _read_objects(state, None, obj))]
-    return [derive_journey(await _read_objects(state, claim, obj)) for claim in found]
+        owners = [None]
+    all_objects = [await _read_objects(state, claim, obj) for claim in owners]
+    if read_metrics is not None:
+        all_objects = [await _add_metrics(objects, read_metrics) for objects in all_objects]
+    return [derive_journey(objects) for objects in all_objects]
+
+
+async def _add_metrics(objects: VolumeObjects, read: ReadMetrics) -> VolumeObjects:
+    """With the metrics of the nodes that have the volume, or why they cannot be had."""
+    names = [
+        *(attachment.spec.node_name for attachment in objects.attachments),
+        *(pod.spec.node_name for pod in objects.pods),
+    ]
+    texts, unread = {}, []
+    for node in dict.fromkeys(filter(None, names)):
+        try:
+            async with asyncio.timeout(METRICS_TIMEOUT):  # a lost node does not answer
+                texts[node] = await read(node)
+        except TimeoutError:
+            unread.append(f"metrics of the kubelet of {node}: no answer within {METRICS_TIMEOUT:g} seconds")
+        except APIError as error:
+            unread.append(f"metrics of the kubelet of {node}: {error}")
+    return structs.replace(objects, kubelet_metrics=texts, unread=(*objects.unread, *unread))
 
 
 async def _belongs_to(state: ClusterState, claim: PersistentVolumeClaim, obj: Resource) -> bool:

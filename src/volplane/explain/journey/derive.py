@@ -1,4 +1,4 @@
-"""A journey from what any Kubernetes cluster shows: timestamps, conditions, managedFields and events.
+"""A journey from what any cluster shows: timestamps, conditions, managedFields, events and metrics.
 
 Objects tell what was reached and when, in whole seconds; events tell who did it, as long as they are kept.
 Nothing tells the calls to drivers, nor what was undone: the journey says so.
@@ -6,7 +6,7 @@ Nothing tells the calls to drivers, nor what was undone: the journey says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from volplane.base.trace_context import trace_id
 from volplane.explain.cluster_state import parse_time
 from volplane.explain.journey.event_steps import describe_event, lane_of_manager, phase_of_manager
 from volplane.explain.journey.join import judge_outcome
+from volplane.explain.journey.measure import measure_calls, measure_usage
 from volplane.explain.journey.model import (
     Journey,
     JourneyStep,
@@ -50,14 +51,17 @@ class VolumeObjects(Struct, frozen=True):
     pods: tuple[Pod, ...] = ()
     events: tuple[Event, ...] = ()
     unread: tuple[str, ...] = ()
+    kubelet_metrics: Mapping[str, str] = {}  # by node, in Prometheus' text format
 
 
 def derive_journey(objects: VolumeObjects) -> Journey:
     # Times are in whole seconds: within a second, the order of a volume's life is the likely one.
     steps = tuple(sorted(_list_steps(objects), key=lambda step: (step.at, _LIFE.index(step.phase))))
     owner = objects.claim or next(iter(objects.pods), None) or objects.volume
-    volume = objects.volume
-    handle = volume.spec.csi.volume_handle if volume is not None and volume.spec.csi is not None else ""
+    volume, metrics = objects.volume, objects.kubelet_metrics
+    csi = volume.spec.csi if volume is not None else None
+    claim = objects.claim.key if objects.claim is not None else ""
+    usage = (measure_usage(text, node, claim) for node, text in metrics.items())
     return Journey(
         subject=_subject(owner) if owner is not None else "",
         uid=owner.uid if owner is not None else "",
@@ -68,10 +72,16 @@ def derive_journey(objects: VolumeObjects) -> Journey:
         volumes=(volume.name,) if volume is not None else (),
         attachments=tuple(attachment.name for attachment in objects.attachments),
         pods=tuple(pod.key for pod in objects.pods),
-        disks=(handle,) if handle else (),
+        disks=(csi.volume_handle,) if csi is not None and csi.volume_handle else (),
         nodes=tuple(dict.fromkeys(a.spec.node_name for a in objects.attachments)),
         steps=steps,
         unknown=(*LIMITS, *objects.unread),
+        calls=tuple(
+            call
+            for node, text in metrics.items()
+            for call in (measure_calls(text, node, csi.driver) if csi is not None else ())
+        ),
+        usage=tuple(each for each in usage if each is not None),
     )
 
 

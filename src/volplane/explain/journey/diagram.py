@@ -109,10 +109,33 @@ class DiagramColumns:
 
 
 def describe_arrow(step: JourneyStep) -> str:
-    """The text at an arrow: the call, or the verb and the kind of a write."""
+    """The text at an arrow: the call, or what a write did to which kind of object."""
     if step.component == "apiserver":
-        return f"{step.what} {step.subject.partition('/')[0]}"
+        kind = step.subject.partition("/")[0]
+        return f"{kind} {done}" if (done := describe_write(step)) else f"{step.what} {kind}"
     return step.what
+
+
+def describe_write(step: JourneyStep) -> str:
+    """The change for which an object was written again; "" for its creation, or if none is known."""
+    for change in step.changes:
+        field, _, item = change.field.partition("[")
+        match field:
+            case "exists":
+                return "" if change.after else "removed"
+            case "status.phase":
+                return change.after
+            case "status.attached":
+                return "attached" if change.after else "not attached"
+            case "metadata.deletionTimestamp":
+                return ""  # the verb says it
+            case "metadata.finalizers" if any(each.field == "exists" for each in step.changes):
+                continue
+            case "metadata.annotations" | "status.conditions":
+                return item.removesuffix("]")
+            case _:
+                return field.rpartition(".")[2]
+    return ""
 
 
 def draw_bar(step: JourneyStep, axis: TimeAxis, height: int = ROW) -> Markup:
@@ -215,4 +238,6 @@ def describe_step(step: JourneyStep) -> str:
     where = f" on {step.node}" if step.node and not step.subject.startswith("node/") else ""
     tried = f", attempt {step.attempt}" if step.attempt > 1 else ""
     outcome = f", {step.outcome}" if step.outcome is not StepOutcome.OK else ""
-    return f"{who}: {step.what} {shorten_subject(step.subject)}{where}{tried}{outcome}"
+    change = describe_write(step) if step.component == "apiserver" and step.what != "create" else ""
+    done = f" ({change})" if change else ""
+    return f"{who}: {step.what} {shorten_subject(step.subject)}{done}{where}{tried}{outcome}"

@@ -10,7 +10,14 @@ from msgspec import structs
 
 from volplane.base.span_store import StoredSpan
 from volplane.base.trace import Span
-from volplane.explain.journey.lanes import lane_of, lane_of_user, phase_of, phase_of_write, target_of
+from volplane.explain.journey.lanes import (
+    lane_of,
+    lane_of_user,
+    phase_of,
+    phase_of_removal,
+    phase_of_write,
+    target_of,
+)
 from volplane.explain.journey.model import (
     Journey,
     JourneyOutcome,
@@ -123,6 +130,8 @@ def _arrow(span: Span, parents: Sequence[Span]) -> tuple[Lane, Lane]:
 
 
 def _phase(span: Span, parents: Sequence[Span]) -> Phase:
+    if span.component == "apiserver" and (removal := phase_of_removal(span.subject, read_changes(span))):
+        return removal  # whatever was done around it: any component may remove the last finalizer
     for each in (span, *parents):
         if (found := phase_of(each)) is not None:
             return found

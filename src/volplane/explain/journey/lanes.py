@@ -160,6 +160,15 @@ def phase_of(span: Span) -> Phase | None:
     return found or COMPONENT_PHASES.get(span.component)
 
 
+def phase_of_removal(subject: str, changes: Iterable[StateChange]) -> Phase | None:
+    """The phase of a write that removes an object or stores that it is to be removed; None for others."""
+    kind = subject.partition("/")[0]
+    for change in changes:
+        if (change.field == "exists" and not change.after) or change.field == "metadata.deletionTimestamp":
+            return WRITE_PHASES.get(("delete", kind))
+    return None
+
+
 def phase_of_write(kind: str, verb: str, changes: Iterable[StateChange]) -> Phase:
     """The phase of a write that was made outside of any step, such as a user's."""
     for change in changes:

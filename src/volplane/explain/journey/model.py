@@ -110,6 +110,24 @@ class JourneyStep(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.at + timedelta(seconds=self.seconds or 0.0)
 
 
+class CallMeasurement(Struct, frozen=True):
+    """How long calls of one method took: of all volumes of the driver, since the node's kubelet started."""
+
+    node: str
+    method: str  # NodeStageVolume
+    count: int
+    seconds: float  # on average
+    failed: int = 0
+
+
+class VolumeUsage(Struct, frozen=True):
+    """How full the volume is, as the kubelet that has mounted it says."""
+
+    node: str
+    capacity: int  # bytes
+    used: int
+
+
 class JourneyOutcome(StrEnum):
     PENDING = "not provisioned yet"
     PROVISIONED = "provisioned, not in use"
@@ -135,6 +153,8 @@ class Journey(Struct, frozen=True, omit_defaults=True):
     nodes: tuple[str, ...] = ()  # in the order in which the volume was attached to them
     steps: tuple[JourneyStep, ...] = ()  # in the order of their start
     unknown: tuple[str, ...] = ()  # what could not be found out, and why
+    calls: tuple[CallMeasurement, ...] = ()  # what metrics tell, if steps were not recorded
+    usage: tuple[VolumeUsage, ...] = ()
 
     @property
     def lanes(self) -> tuple[Lane, ...]:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from volplane.base.markup import Content, Markup, join, tag
 from volplane.explain.journey.diagram import read_style, render_svg
 from volplane.explain.journey.model import Journey, JourneyStep, StepOutcome
-from volplane.explain.journey.render_text import format_milliseconds, shorten_subject
+from volplane.explain.journey.render_text import format_milliseconds, list_measured, shorten_subject
 
 HEADS = ("since start", "took", "component", "step", "object", "outcome")
 SHOWN_DETAILS = ("request", "reply")
@@ -38,6 +38,8 @@ def _render_journey(journey: Journey, steps: Sequence[JourneyStep]) -> Iterator[
     yield tag("h1", f"{journey.subject}: {journey.outcome}")
     yield tag("div", render_svg(steps, f"Sequence diagram of {journey.subject}"), class_="diagram")
     yield _table(steps)
+    if measured := list_measured(journey):
+        yield join(tag("h2", "Measured by the kubelet"), tag("ul", *(tag("li", line) for line in measured)))
     if journey.unknown:
         yield join(tag("h2", "Not known"), tag("ul", *(tag("li", line) for line in journey.unknown)))
 

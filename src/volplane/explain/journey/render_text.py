@@ -14,7 +14,7 @@ from volplane.explain.journey.model import (
     StepSource,
     Transition,
 )
-from volplane.explain.state_table import align, list_unknown
+from volplane.explain.state_table import align, list_unknown, wrap
 
 PROBLEM = "    ! "
 MARKS = {
@@ -42,7 +42,36 @@ def render_journey(journey: Journey, steps: Sequence[JourneyStep], width: int = 
     yield from _facts(journey)
     yield ""
     yield from step_table(steps, steps[0].at if steps else journey.began, width)
+    if measured := list_measured(journey):
+        yield ""
+        yield "Measured by the kubelet"
+        for line in measured:
+            yield from wrap("  - ", line, width)
     yield from list_unknown(journey.unknown, width)
+
+
+def list_measured(journey: Journey) -> list[str]:
+    """What metrics tell, in sentences."""
+    return [
+        *(
+            f"{each.node} has mounted it: {format_bytes(each.used)} of {format_bytes(each.capacity)} are used"
+            for each in journey.usage
+        ),
+        *(
+            f"{each.method} on {each.node} takes {format_milliseconds(each.seconds)} on average of"
+            f" {each.count} {'call' if each.count == 1 else 'calls'} for all volumes of the driver"
+            f"{f', {each.failed} failed' if each.failed else ''}"
+            for each in journey.calls
+        ),
+    ]
+
+
+def format_bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"
 
 
 def _facts(journey: Journey) -> Iterator[str]:

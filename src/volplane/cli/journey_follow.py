@@ -1,0 +1,125 @@
+"""`volplane journey --follow`: the steps of an object as they happen, until its volume is deleted.
+
+The files of recorded steps are followed with inotify, the objects of any other cluster with watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.errors import NotFound
+from volplane.api.meta import Resource
+from volplane.api.storage import VolumeAttachment
+from volplane.cli.client_factory import open_transport
+from volplane.cli.cluster_reader import WAIT_TIMEOUT, ClusterChoice, readable_errors
+from volplane.client.client import Client
+from volplane.client.live_caches import FrozenCaches, LiveCaches
+from volplane.explain.cluster_state import ClusterState
+from volplane.explain.journey.collect import RecordedJourneys, derive_journeys
+from volplane.explain.journey.model import Journey, JourneyOutcome, JourneyStep, StepOutcome
+from volplane.explain.journey.render_text import step_table
+from volplane.explain.resolve import ExplainTarget
+from volplane.explain.state_table import list_unknown
+from volplane.host.inotify import CREATE, MODIFY, Inotify
+
+COALESCE = 0.03  # seconds: steps that are stored together are printed together
+FOLLOWED: Sequence[type[Resource]] = (PersistentVolumeClaim, PersistentVolume, VolumeAttachment, Pod, Event)
+
+Select = Callable[[Journey], Sequence[JourneyStep]]
+Write = Callable[[str], None]
+
+
+class StepPrinter:
+    """Prints each step once, when it has ended."""
+
+    def __init__(self, select: Select, write: Write, width: int) -> None:
+        self._select, self._write, self._width = select, write, width
+        self._printed: set[object] = set()
+        self._unknown: set[str] = set()
+
+    def print_new(self, journeys: Sequence[Journey]) -> None:
+        for journey in journeys:
+            for line in self._render(journey):
+                self._write(line)
+
+    def _render(self, journey: Journey) -> Iterator[str]:
+        new = [step for step in self._select(journey) if _has_ended(step) and _key(step) not in self._printed]
+        if new:
+            head = 1 if self._printed else 0  # the names of the columns stand above the first step only
+            self._printed |= set(map(_key, new))
+            yield from list(step_table(new, journey.began, self._width))[head:]
+        unknown = [line for line in journey.unknown if line not in self._unknown]
+        self._unknown |= set(unknown)
+        yield from list_unknown(unknown, self._width)
+
+
+def _has_ended(step: JourneyStep) -> bool:
+    """What objects and events show has happened; only its duration is not known."""
+    return step.outcome is not StepOutcome.IN_PROGRESS
+
+
+def _key(step: JourneyStep) -> object:
+    return step.id or (step.at, step.component, step.what, step.subject, step.attempt)
+
+
+async def follow_recorded(recorded: RecordedJourneys, target: ExplainTarget, printer: StepPrinter) -> None:
+    """Print the steps that the roles record."""
+    async with Inotify() as files:
+        files.add(str(recorded.directory), MODIFY | CREATE)
+        while True:
+            recorded.update()
+            journeys = recorded.find(target.text)
+            printer.print_new(journeys)
+            if journeys and all(journey.outcome is JourneyOutcome.DELETED for journey in journeys):
+                return
+            await files.read()
+            await asyncio.sleep(COALESCE)
+
+
+async def follow_derived(cluster: ClusterChoice, target: ExplainTarget, printer: StepPrinter) -> None:
+    """Print what the objects and events of any cluster show. Raises CommandError."""
+    transport = open_transport(cluster.files, "volplane-journey", cluster.context)
+    caches = LiveCaches(transport, namespace=target.namespace or cluster.namespace)
+    client = Client(transport, caches=caches, component="volplane-journey")
+    try:
+        with readable_errors():
+            await transport.log_in()
+            async with asyncio.timeout(WAIT_TIMEOUT):
+                was_there = await _exists(client, target)
+                for type in FOLLOWED:
+                    await client.cache(type).wait_synced()
+        await _print_changes(client, caches, target, printer, was_there=was_there)
+    finally:
+        await caches.close()
+        await transport.close()
+
+
+async def _exists(client: Client, target: ExplainTarget) -> bool:
+    """Also shows whether the kind may be read. Raises APIError."""
+    try:
+        await client.get(target.type, target.name, target.namespace)
+    except NotFound:
+        return False
+    return True
+
+
+async def _print_changes(
+    client: Client, caches: LiveCaches, target: ExplainTarget, printer: StepPrinter, *, was_there: bool
+) -> None:
+    """Until the object is deleted; one that does not exist yet is waited for."""
+    changed = asyncio.Event()
+    for type in FOLLOWED:
+        client.cache(type).subscribe(lambda old, new: changed.set())
+    while True:
+        changed.clear()
+        obj = client.cache(target.type).get(target.name, target.namespace)
+        if obj is not None:
+            was_there = True
+            async with FrozenCaches(caches) as frozen:
+                printer.print_new(await derive_journeys(ClusterState(frozen), obj))
+        elif was_there:
+            return
+        await changed.wait()
+        await asyncio.sleep(COALESCE)

@@ -27,6 +27,7 @@ from volplane.csi.outcome import CallError, ProvisioningOutcome, classify_provis
 from volplane.loops.controller import Controller, Outcome, Replan, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import binding, classes
+from volplane.rules.provisioning_intent import has_intent
 from volplane.rules.steps import TICK, CommonStep, Requeue
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.base import DriverClient
@@ -113,6 +114,8 @@ class ProvisionerMemory:
         self.node_race = node_race
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
+        if new is not None and new.spec.volume_name and new.uid in self.binding and not has_intent(new):
+            del self.binding[new.uid]  # the binder has removed the request
         if new is None and old is not None:
             self.infeasible.pop(old.uid, None)
             self.binding.pop(old.uid, None)
@@ -179,11 +182,9 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         claim = new or old
-        if claim is not None and old is not new:
+        if claim is not None and old is not new and self.by_source:
             yield from (clone.key for clone in self.by_source[f"{sources.CLAIM}/{claim.key}"])
-        if not (new is not None and self._is_relevant(new)) and not (
-            old is not None and self._is_relevant(old)
-        ):
+        if (new is None or not self._is_relevant(new)) and (old is None or not self._is_relevant(old)):
             return
         if new is not None and new.uid in self.memory.binding and self._is_as_planned(new):
             return  # the binder is binding it; a timer removes the request
@@ -198,13 +199,10 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
 
     def _is_relevant(self, claim: PersistentVolumeClaim) -> bool:
         """The claim concerns us: most claims are bound, or for another driver."""
-        if (
-            claim.uid in self.memory.attempts
-            or claim.uid in self.memory.unsaved
-            or claim.uid in self.memory.binding
-        ):
+        memory, uid = self.memory, claim.metadata.uid
+        if uid in memory.attempts or uid in memory.unsaved or uid in memory.binding:
             return True
-        return provision_requests.has_intent(claim) or plans.wants_volume(claim, self.driver.name)
+        return plans.wants_volume(claim, self.driver.name) or has_intent(claim)
 
     async def watch_snapshots(self) -> None:
         """Watch snapshots, if the cluster serves them by now."""

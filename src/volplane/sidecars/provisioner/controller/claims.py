@@ -56,7 +56,9 @@ log = logging.getLogger(__name__)
 COMPONENT = "csi-provisioner"
 SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists, and only its object has to be created
 REMOVE_INTENT_DELAY = 5.0  # seconds by which removing a request is delayed while other volumes are created
-BIND_GRACE = 0.5  # seconds without our writes, which would make the binder's writes to the claim conflict
+# Seconds without our writes after a volume was saved: they would make the binder's writes conflict, and one of
+# those removes the request. A binder that leaves it is not waited for once the claim is Bound.
+BIND_GRACE = 2.0
 
 
 def _class_of(claim: PersistentVolumeClaim) -> list[str]:
@@ -187,7 +189,9 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         if (new is None or not self._is_relevant(new)) and (old is None or not self._is_relevant(old)):
             return
         if new is not None and new.uid in self.memory.binding and self._is_as_planned(new):
-            return  # the binder is binding it; a timer removes the request
+            if new.status.phase == "Bound" and has_intent(new):
+                yield new.key  # its binder does not remove the request
+            return  # the binder is binding it; at last, a timer removes the request
         if claim is not None and (
             old is new or plans.relevant_claim_fields(old) != plans.relevant_claim_fields(new)
         ):
@@ -508,8 +512,10 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
 
     async def _remove_intent_in_turn(self, claim: PersistentVolumeClaim) -> None:
         """Remove the request after the binder's grace, or at once if the claim is being deleted."""
-        until = self.memory.binding.get(claim.uid, 0.0)
+        until, current = self.memory.binding.get(claim.uid, 0.0), self.claims.at(claim.key)
         left = until - clock.now()
+        if current is not None and current.status.phase == "Bound":
+            left = min(left, 0.0)
         if self.memory.attempts and left > -REMOVE_INTENT_DELAY:
             left += REMOVE_INTENT_DELAY  # volumes come first: nothing waits for this write
             self.memory.resting[claim.key] = until

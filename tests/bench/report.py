@@ -118,7 +118,7 @@ def describe_interpreter() -> str:
     flags = " ".join(
         str(sysconfig.get_config_var(name)) for name in ("CONFIG_ARGS", "PY_CORE_CFLAGS")
     ).split()
-    built: list[str] = [flag for flag in ("-O2", "-O3") if flag in flags][-1:]
+    built = list(filter(flags.__contains__, ("-O2", "-O3")))[-1:]
     named = (("enable-optimizations", "PGO"), ("-fprofile-use", "PGO"), ("with-lto", "LTO"), ("-flto", "LTO"))
     built += dict.fromkeys(word for option, word in named if any(option in flag for flag in flags))
     version = f"{platform.python_implementation()} {platform.python_version()}"

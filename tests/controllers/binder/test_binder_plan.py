@@ -27,6 +27,7 @@ from volplane.api.finalizers import (
 )
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import plan as p
+from volplane.controllers.binder.controller import is_same_volume
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
 from volplane.controllers.binder.steps import group_steps
 from volplane.rules.steps import RecordEvent, Requeue
@@ -617,3 +618,24 @@ def test_0_2_finalizers_follow_the_policy() -> None:
     (step,) = plan_volume(VolumeView(kept))
     assert isinstance(step, p.FixMetadata)
     assert step.patch == {"metadata": {"finalizers": ["mine"]}}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "change", "wakes"),
+    [
+        ({}, {"finalizers": ("a",)}, False),
+        ({"pv.kubernetes.io/provisioned-by": "csi.example.com"}, {"finalizers": ("a",)}, False),
+        ({"pv.kubernetes.io/provisioned-by": "kubernetes.io/host-path"}, {"finalizers": ("a",)}, True),
+        ({}, {"labels": {"a": "b"}}, True),
+        ({}, {"annotations": {"a": "b"}}, True),
+        ({}, {"deletion_timestamp": "2026-11-15T20:00:00Z"}, True),
+        ({}, {"uid": "other"}, True),
+    ],
+)
+def test_a_finalizer_of_a_volume_wakes_nobody_unless_its_plugin_is_in_tree(
+    annotations: dict[str, str], change: dict[str, Any], wakes: bool
+) -> None:
+    old = volume("Bound", "u-c")
+    old = structs.replace(old, metadata=structs.replace(old.metadata, annotations=annotations))
+    new = structs.replace(old, metadata=structs.replace(old.metadata, **change))
+    assert is_same_volume(old, new) is not wakes

@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 COMPONENT = "csi-provisioner"
 SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists, and only its object has to be created
 REMOVE_INTENT_DELAY = 5.0  # seconds by which removing a request is delayed while other volumes are created
-# Seconds without our writes after a volume was saved: they would make the binder's writes conflict, and one of
-# those removes the request. A binder that leaves it is not waited for once the claim is Bound.
+# Seconds without our writes after a volume was saved: they would make the binder's writes conflict, and one
+# of those removes the request. A binder that leaves it is not waited for once the claim is Bound.
 BIND_GRACE = 2.0
 
 

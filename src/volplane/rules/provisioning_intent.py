@@ -1,7 +1,7 @@
 """A provisioner's intent on a claim: a finalizer, and an annotation with the request of its CreateVolume.
 
 A volume may exist without an object until the PersistentVolume that the request names is stored. From then on
-the intent is not needed: whoever writes to the claim next may remove it.
+the intent is not needed, and any writer of the claim may remove it.
 """
 
 from __future__ import annotations

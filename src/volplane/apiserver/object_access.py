@@ -93,7 +93,8 @@ class StructAccess:
         return _wire(self._head, value, revision)
 
     def to_list_items(self, records: Sequence[StoreRecord]) -> list[bytes]:
-        return _list_items(OPENING, records)
+        start = OPENING + b'"resourceVersion":"'  # as in `_wire`, without a call for each
+        return [b'%b%d",%b' % (start, record.revision, record.value) for record in records]
 
     def without_head(self, wire: bytes) -> bytes:
         """The wire form without kind and apiVersion."""
@@ -131,12 +132,6 @@ def _wire(head: bytes, value: bytes, revision: int) -> bytes:
     return b'%b"resourceVersion":"%d",%b' % (head, revision, value) if revision else head + value
 
 
-def _list_items(head: bytes, records: Sequence[StoreRecord]) -> list[bytes]:
-    """`_wire` of each, without a call for each."""
-    start = head + b'"resourceVersion":"'
-    return [b'%b%d",%b' % (start, record.revision, record.value) for record in records]
-
-
 def _default(info: structs.FieldInfo) -> Any:
     return info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
 
@@ -160,7 +155,7 @@ class DictAccess:
         return _wire(self._head, value, revision)
 
     def to_list_items(self, records: Sequence[StoreRecord]) -> list[bytes]:
-        return _list_items(self._head, records)
+        return [self.to_wire(record.value, record.revision) for record in records]
 
     def metadata(self, obj: Plain) -> ObjectMeta:
         return msgspec.convert(codec.encode_raw_metadata(obj.get("metadata") or {}), ObjectMeta)

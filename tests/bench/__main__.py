@@ -27,9 +27,12 @@ from tests.bench import (
     container_runtime,
     cpu,
     csi_baseline,
+    hollow_nodes,
+    many_volumes,
     memory,
     pods,
     scheduler_throughput,
+    separate_roles,
     startup,
     verbs,
 )
@@ -37,7 +40,7 @@ from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure, document, machine, table
 from tests.support.cri.containerd import NEEDED
 
-KEYS = "abcdefghijklm"
+KEYS = "abcdefghijklmnop"
 
 
 class Sizes:
@@ -50,6 +53,7 @@ class Sizes:
         self.held = 200 if quick else 1000
         self.crowds = (100,) if quick else (100, 1000, 5000)
         self.burst = 100 if quick else 1000
+        self.volumes, self.hollow = (300, 50) if quick else (10_000, 1000)
         self.seconds, self.writes = (0.3, 20) if quick else (2.0, 200)
 
 
@@ -86,6 +90,15 @@ async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits, tables: Tab
             figures += await verbs.measure(running, sizes.starts)
     if "i" in only:
         figures += await claim_burst.alone(sizes.burst)
+    if "n" in only:
+        _say("n: one process or many")
+        figures += await separate_roles.measure(nodes, sizes.claims, sizes.pods, sizes.rounds)
+    if "o" in only:
+        _say("o: many volumes")
+        figures += await many_volumes.measure(nodes, sizes.volumes)
+    if "p" in only:
+        _say("p: hollow nodes")
+        figures += await hollow_nodes.measure(sizes.hollow, sizes.rounds)
     if "l" in only:
         if missing := [name for name in NEEDED if shutil.which(name) is None]:
             _say(f"l: nothing, because {', '.join(missing)} is not installed (tools/packages.sh)")
@@ -136,7 +149,7 @@ def _say(text: str) -> None:
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h,i,j,k,l,m")
+    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
     chosen = parser.parse_args(given)
@@ -155,6 +168,7 @@ def main(given: Sequence[str] | None = None) -> None:
         sizes = Sizes(quick=chosen.quick)
         figures = runner.run(measure(chosen.only, chosen.nodes, sizes, waits, tables))
     plain = [figure for figure in figures if figure.key not in tables]
+    print(f"{facts['python']}, {facts['cpus']} CPUs; ratio: how many times better than upstream\n")
     print("\n\n".join([*([table(plain)] if plain else []), *tables.values()]))
     file = Path(f"bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
     facts |= {"nodes": chosen.nodes, "quick": chosen.quick, "waited_for_cpu": waits}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -30,7 +31,7 @@ PEER = os.environ.get("VOLPLANE_BENCH_PEER", "")
 PEER_PIDS = tuple(int(pid) for pid in os.environ.get("VOLPLANE_BENCH_PEER_PIDS", "").split(",") if pid)
 CONCURRENCY = (1, 16, 64)
 LISTED = 1000
-NAMESPACE = "bench"
+NAMESPACE = f"bench-{secrets.token_hex(4)}"  # a peer may have a namespace of any other name
 MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 LISTED_MAPS = f"/api/v1/namespaces/{NAMESPACE}-listed/configmaps"
 MERGE = "application/merge-patch+json"

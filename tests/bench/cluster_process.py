@@ -101,7 +101,7 @@ class ClusterProcess:
             await self.client.close()
             await self.transport.close()
         if hasattr(self, "process"):
-            await self._stop()
+            await self.stop()
         self.pipe.close()
         left = Up(directory=self.directory).leftovers()
         if left:
@@ -109,7 +109,7 @@ class ClusterProcess:
         shutil.rmtree(self.directory)
         shutil.rmtree(self.signals)
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE):

@@ -6,6 +6,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sysconfig
 import time
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +15,8 @@ from msgspec import Struct
 
 # What the same steps take with Kubernetes v1.35.8 (kubelet, containerd, csi-driver-host-path, default
 # settings) on one machine of this size.
-_HEAD = ("", "median", "p95", "aim", "", "upstream", "x floor")
+_HEAD = ("", "median", "p95", "aim", "", "upstream", "ratio", "x floor")
+_RATES = ("/s", "pods/s")  # units of which more is better
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -31,6 +33,13 @@ class Figure(Struct, frozen=True, kw_only=True):
     @property
     def median(self) -> float:
         return statistics.median(self.samples)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times better than upstream."""
+        if not self.upstream or not self.median:
+            return None
+        return self.median / self.upstream if self.unit in _RATES else self.upstream / self.median
 
     @property
     def p95(self) -> float:
@@ -67,14 +76,15 @@ def _row(figure: Figure, floors: dict[str, float]) -> tuple[str, ...]:
     ratio = "" if not floor else f"{figure.median / floor:.1f}"
     p95 = _number(figure.p95, figure.unit) if len(figure.samples) > 1 else ""
     name = f"({figure.key}) {figure.name}"
-    return name, _number(figure.median, figure.unit), p95, aim, verdict, upstream, ratio
+    better = f"{figure.ratio:.1f}x" if figure.ratio is not None else ""
+    return name, _number(figure.median, figure.unit), p95, aim, verdict, upstream, better, ratio
 
 
 def _stages(figure: Figure) -> Iterable[tuple[str, ...]]:
     before = 0.0
     medians = {name: statistics.median(times) for name, times in figure.stages.items()}
     for name, at in sorted(medians.items(), key=lambda item: item[1]):
-        yield (f"      {name}", _number(at, "ms"), "", "", "", "", f"+{at - before:.1f}")
+        yield (f"      {name}", _number(at, "ms"), "", "", "", "", "", f"+{at - before:.1f}")
         before = at
 
 
@@ -83,7 +93,7 @@ def _shares(figure: Figure) -> Iterable[tuple[str, ...]]:
     for name, times in figure.shares.items():
         if (spent := statistics.median(times)) == 0:
             continue
-        yield (f"      of it: {name}", _number(spent, "ms"), "", "", "", "", f"{spent / whole:.0%}")
+        yield (f"      of it: {name}", _number(spent, "ms"), "", "", "", "", "", f"{spent / whole:.0%}")
 
 
 def _number(value: float, unit: str) -> str:
@@ -96,11 +106,23 @@ def machine() -> dict[str, object]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": _commit(),
-        "python": platform.python_version(),
+        "python": describe_interpreter(),
         "kernel": platform.release(),
         "cpus": os.cpu_count(),
         "load": os.getloadavg(),
     }
+
+
+def describe_interpreter() -> str:
+    """`CPython 3.11.2 (GCC 12.2.0, -O2)`, with PGO and LTO if it was built so: figures depend on that."""
+    flags = " ".join(
+        str(sysconfig.get_config_var(name)) for name in ("CONFIG_ARGS", "PY_CORE_CFLAGS")
+    ).split()
+    built = list(filter(flags.__contains__, ("-O2", "-O3")))[-1:]
+    named = (("enable-optimizations", "PGO"), ("-fprofile-use", "PGO"), ("with-lto", "LTO"), ("-flto", "LTO"))
+    built += dict.fromkeys(word for option, word in named if any(option in flag for flag in flags))
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{version} ({', '.join([platform.python_compiler(), *built])})"
 
 
 def _commit() -> str:

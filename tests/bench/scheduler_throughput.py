@@ -52,24 +52,24 @@ async def measure(counts: tuple[int, ...], nodes: int = NODES) -> list[Figure]:
 async def schedule_pods(nodes: int, count: int) -> tuple[float, float]:
     """Seconds until all pods are scheduled, and their memory in MB."""
     async with world() as around:
-        await _create_nodes(around, nodes)
+        await create_nodes(around, nodes)
         jobs = (
             Scheduler(around.role("scheduler")).run(),
             Binder(around.role("binder")).run(),
-            _provision(around),
+            provision(around),
         )
         async with running(*jobs):
             await _warm_up(around)
             before = resident(os.getpid())
             start = time.monotonic()
-            await _create(around, count)
-            await _wait_until_scheduled(around, count)
+            await create_pods(around, count)
+            await wait_until_scheduled(around, count)
             took = time.monotonic() - start
             gc.collect()
             return took, resident(os.getpid()) - before
 
 
-async def _create_nodes(around: InProcessEnv, nodes: int) -> None:
+async def create_nodes(around: InProcessEnv, nodes: int) -> None:
     await around.client.create(account())
     await around.client.create(storage_class("late", "WaitForFirstConsumer"))
     for i in range(nodes):
@@ -83,11 +83,11 @@ async def _create_nodes(around: InProcessEnv, nodes: int) -> None:
 async def _warm_up(around: InProcessEnv) -> None:
     await around.client.create(claim("first", cls="late"))
     await around.client.create(pod("first", "first"))
-    await _wait_until_scheduled(around, 1)
+    await wait_until_scheduled(around, 1)
     gc.collect()
 
 
-async def _create(around: InProcessEnv, count: int) -> None:
+async def create_pods(around: InProcessEnv, count: int) -> None:
     async def some(start: int) -> None:
         for i in range(start, count, AT_ONCE):
             await around.client.create(claim(f"c{i}", cls="late"))
@@ -98,7 +98,7 @@ async def _create(around: InProcessEnv, count: int) -> None:
             group.create_task(some(start))
 
 
-async def _wait_until_scheduled(around: InProcessEnv, count: int) -> None:
+async def wait_until_scheduled(around: InProcessEnv, count: int) -> None:
     cache = around.client.cache(Pod)
     left, done = {"first"} if count == 1 else {f"p{i}" for i in range(count)}, asyncio.Event()
 
@@ -112,7 +112,7 @@ async def _wait_until_scheduled(around: InProcessEnv, count: int) -> None:
     await done.wait()
 
 
-async def _provision(around: InProcessEnv) -> None:
+async def provision(around: InProcessEnv) -> None:
     """Create a volume in the zone of the selected node for every claim that has one."""
     client, waiting = around.role("provisioner"), asyncio.Queue[PersistentVolumeClaim]()
     nodes = client.cache(Node)

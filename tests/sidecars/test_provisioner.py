@@ -42,6 +42,7 @@ from volplane.csi.client import CsiChannel
 from volplane.csi.outcome import Code
 from volplane.sidecars import provisioner
 from volplane.sidecars.provisioner import ProvisionerOptions
+from volplane.sidecars.provisioner.controller.claims import BIND_GRACE
 
 PROTECTION = "kubernetes.io/pvc-protection"
 
@@ -130,7 +131,7 @@ async def test_a_claim_gets_its_volume() -> None:
     driver = scripted.driver()
     async with provisioning(driver) as w:
         made = await claim(w)
-        await asyncio.sleep(1)
+        await asyncio.sleep(BIND_GRACE + 1)
         (volume,) = await volumes(w)
         assert volume.name == f"pvc-{made.uid}"
         assert volume.spec.csi is not None
@@ -483,6 +484,24 @@ async def test_a_driver_that_registers_late_wakes_the_claims_that_wait_for_a_pla
         await node(w, "n1", "a")
         await asyncio.sleep(0.1)
         assert len(await volumes(w)) == 1
+
+
+@pytest.mark.virtual
+async def test_a_request_that_the_binder_leaves_is_removed_when_the_claim_is_bound() -> None:
+    async with provisioning(scripted.driver()) as w:
+        await claim(w)
+        await asyncio.sleep(0.1)
+        (volume,) = await volumes(w)
+        assert PROVISIONING_INTENT_FINALIZER in (await get(w)).metadata.finalizers
+        spec, bound = {"spec": {"volumeName": volume.name}}, {"status": {"phase": "Bound"}}
+        await w.client.patch(PersistentVolumeClaim, "data", "default", merge=spec)
+        await asyncio.sleep(0.1)
+        assert PROVISIONING_INTENT_FINALIZER in (await get(w)).metadata.finalizers
+        await w.client.patch(PersistentVolumeClaim, "data", "default", merge=bound, subresource="status")
+        await asyncio.sleep(0.1)
+        after = await get(w)
+        assert PROVISIONING_INTENT_FINALIZER not in after.metadata.finalizers
+        assert PROVISIONING_INTENT_FINALIZER not in after.metadata.annotations
 
 
 @pytest.mark.virtual

@@ -57,6 +57,7 @@ def parse(text: str | int | float) -> Fraction:
     return _read(str(text))[0]
 
 
+@lru_cache(maxsize=4096)
 def value(text: str | int | float) -> int:
     """Whole units, rounded up, as CSI needs them."""
     number = parse(text)

@@ -6,7 +6,7 @@ watching pass bytes through without decoding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, reduce
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,7 @@ from volplane.api import codec
 from volplane.api.kinds import Kind
 from volplane.api.meta import ObjectMeta, Resource
 from volplane.api.object import Object, schema
+from volplane.store import StoreRecord
 
 O = TypeVar("O")  # noqa: E741
 Plain = dict[str, Any]
@@ -39,8 +40,8 @@ class ObjectAccess(Protocol[O]):
         """The stored bytes as a client gets them; revision 0: not stored (a dry run)."""
         ...
 
-    def to_list_item(self, value: bytes, revision: int) -> bytes:
-        """As an item of a list: built-in kinds have no kind and apiVersion there."""
+    def to_list_items(self, records: Sequence[StoreRecord]) -> list[bytes]:
+        """As items of a list: built-in kinds have no kind and apiVersion there."""
         ...
 
     def metadata(self, obj: O) -> ObjectMeta: ...
@@ -91,8 +92,9 @@ class StructAccess:
     def to_wire(self, value: bytes, revision: int) -> bytes:
         return _wire(self._head, value, revision)
 
-    def to_list_item(self, value: bytes, revision: int) -> bytes:
-        return _wire(OPENING, value, revision)
+    def to_list_items(self, records: Sequence[StoreRecord]) -> list[bytes]:
+        start = OPENING + b'"resourceVersion":"'  # as in `_wire`, without a call for each
+        return [b'%b%d",%b' % (start, record.revision, record.value) for record in records]
 
     def without_head(self, wire: bytes) -> bytes:
         """The wire form without kind and apiVersion."""
@@ -152,8 +154,8 @@ class DictAccess:
     def to_wire(self, value: bytes, revision: int) -> bytes:
         return _wire(self._head, value, revision)
 
-    def to_list_item(self, value: bytes, revision: int) -> bytes:
-        return self.to_wire(value, revision)
+    def to_list_items(self, records: Sequence[StoreRecord]) -> list[bytes]:
+        return [self.to_wire(record.value, record.revision) for record in records]
 
     def metadata(self, obj: Plain) -> ObjectMeta:
         return msgspec.convert(codec.encode_raw_metadata(obj.get("metadata") or {}), ObjectMeta)

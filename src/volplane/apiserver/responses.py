@@ -6,6 +6,7 @@ compare the whole string.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -170,8 +171,11 @@ async def list_response(
         case "PartialObjectMetadata":
             raise _no_list()
         case _:
-            item = entry.access.to_list_item
-            items = await cpu_offload.map_in_turns(records, lambda r: item(r.value, r.revision), AT_ONCE)
+            items = []
+            for at in range(0, len(records), AT_ONCE):
+                if at:
+                    await asyncio.sleep(0)
+                items += entry.access.to_list_items(records[at : at + AT_ONCE])
             return await object_response(format, 200, _list(entry.list_prefix, meta, items))
 
 

@@ -46,31 +46,43 @@ class CacheIndex(Generic[T]):
 
     def __init__(self, by: Callable[[T], Iterable[str]]) -> None:
         self._by = by
-        self._entries: dict[str, dict[str, T]] = {}
+        self.entries: dict[str, dict[str, T]] = {}  # value → key of the object → object
 
     def __getitem__(self, value: str) -> list[T]:
-        return list(self._entries.get(value, {}).values())
+        entry = self.entries.get(value)
+        return list(entry.values()) if entry is not None else []
 
     def __contains__(self, value: str) -> bool:
-        return value in self._entries
+        return value in self.entries
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
     def change(self, old: T | None, new: T | None) -> None:
-        if old is not None:
-            for value in self._by(old):
-                self._drop(value, old.key)
+        """`old` and `new` are states of one object."""
+        obj = new or old
+        assert obj is not None
+        before = list(self._by(old)) if old is not None and self.entries else []
+        after = list(self._by(new)) if new is not None else []
+        if not before and not after:
+            return  # most objects are in few indexes
+        key = obj.key
+        for value in before:
+            if value not in after:
+                self._drop(value, key)
         if new is not None:
-            for value in self._by(new):
-                self._entries.setdefault(value, {})[new.key] = new
+            for value in after:
+                self.entries.setdefault(value, {})[key] = new
 
     def _drop(self, value: str, key: str) -> None:
-        entry = self._entries.get(value)
+        entry = self.entries.get(value)
         if entry is not None:
             entry.pop(key, None)
             if not entry:
-                del self._entries[value]
+                del self.entries[value]
 
 
 class Cache(Generic[T]):
@@ -138,7 +150,10 @@ class Cache(Generic[T]):
         that unsubscribes.
         """
         for obj in self.all():
-            self._notify(fn, None, obj)
+            try:
+                fn(None, obj)
+            except Exception:
+                log.exception("%s: a subscriber failed", self)
         self._subscribers.append(fn)
 
         def end() -> None:
@@ -297,13 +312,10 @@ class Cache(Generic[T]):
 
     def _notify_all(self, old: T | None, new: T | None) -> None:
         for fn in tuple(self._subscribers):
-            self._notify(fn, old, new)
-
-    def _notify(self, fn: Subscriber[T], old: T | None, new: T | None) -> None:
-        try:
-            fn(old, new)
-        except Exception:  # an error of one subscriber must not affect the others
-            log.exception("%s: a subscriber failed", self)
+            try:
+                fn(old, new)
+            except Exception:  # an error of one subscriber must not affect the others
+                log.exception("%s: a subscriber failed", self)
 
     def _wake(self) -> None:
         while self._waiters and self._waiters[0][0] <= self.revision:

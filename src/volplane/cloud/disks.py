@@ -7,6 +7,7 @@ right disk, and one with a name such as disks have on Nitro instances.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -16,10 +17,12 @@ from contextlib import ExitStack, suppress
 from msgspec import Struct
 
 from volplane.base import clock
+from volplane.base.tasks import KeyedTasks, ignore_error
 from volplane.cloud.model import GIB, CloudAttachment, CloudInstance
 from volplane.host import DeviceBusy, Host, MountEntry, copies, devices, mounts
 from volplane.host.copies import ProgressCallback
 from volplane.host.devices import DELETED
+from volplane.host.files import FilesystemStats
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class DiskFiles:
         self._directory = os.path.realpath(directory)
         self._snapshots = os.path.join(os.path.dirname(self._directory), "snapshots")
         self._written, self._count_again = 0, 0.0
+        self._counting: KeyedTasks[str, FilesystemStats] = KeyedTasks(ignore_error)  # each waiter gets it
         self.shares = False  # the file system supports reflinks
         self.unusable = ""  # why no disk can be attached on this machine
         # Volume → its last loop device, which is verified before use; "" if we have left it without one. All
@@ -138,8 +142,11 @@ class DiskFiles:
         return self._written
 
     async def count_free_bytes(self) -> int:
-        """Bytes that are left for disks."""
-        return max(0, (await self._host.stats(self._directory)).available - RESERVE)
+        """Bytes that are left for disks. Requests that come while they are being counted share the result."""
+        stats = await asyncio.shield(
+            self._counting.get_or_start("free", lambda: self._host.stats(self._directory))
+        )
+        return max(0, stats.available - RESERVE)
 
     async def device(self, volume: str) -> str:
         """The loop device of the volume, "" if it has none."""

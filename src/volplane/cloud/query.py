@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import parse_qsl
 
 from volplane.cloud.errors import Ec2ErrorResponse, invalid_parameter, missing_parameter
+from volplane.web.forms import decode_form
 
 Tree = dict[str, "Tree | str"]
 
@@ -17,7 +17,7 @@ class QueryParameters:
     @classmethod
     def parse(cls, text: str) -> QueryParameters:
         tree: Tree = {}
-        for name, value in parse_qsl(text, keep_blank_values=True):
+        for name, value in decode_form(text):
             _insert(tree, name.split("."), value)
         return cls(tree)
 

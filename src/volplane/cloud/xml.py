@@ -11,12 +11,13 @@ NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 # XML 1.0 does not allow most control characters, not even escaped.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_needs_escaping = re.compile(r"[\x00-\x1f&<>]").search
 
 Value: TypeAlias = "str | int | bool | Mapping[str, Value] | Sequence[Value] | None"
 
 
 def answer(action: str, request_id: str, content: Mapping[str, Value]) -> bytes:
-    inner = _element("requestId", request_id) + _children(content)
+    inner = _children({"requestId": request_id, **content})
     return f'{_HEAD}<{action}Response xmlns="{NAMESPACE}">{inner}</{action}Response>'.encode()
 
 
@@ -29,23 +30,21 @@ def error(code: str, message: str, request_id: str) -> bytes:
 
 
 def _children(content: Mapping[str, Value]) -> str:
-    return "".join(_element(name, value) for name, value in content.items() if value is not None)
-
-
-def _element(name: str, value: Value) -> str:
-    return f"<{name}>{_content(value)}</{name}>"
+    return "".join(
+        [f"<{name}>{_content(value)}</{name}>" for name, value in content.items() if value is not None]
+    )
 
 
 def _content(value: Value) -> str:
+    if isinstance(value, str):  # most values are texts without any special character
+        return escape(_UNPRINTABLE.sub("", value)) if _needs_escaping(value) else value
     match value:
         case bool():
             return "true" if value else "false"
-        case str():
-            return escape(_UNPRINTABLE.sub("", value))
         case int():
             return str(value)
         case dict():
             return _children(value)
         case list() | tuple():
-            return "".join(_element("item", item) for item in value)
+            return "".join([f"<item>{_content(item)}</item>" for item in value])
     return ""

@@ -18,6 +18,7 @@ from volplane.csi.proto import volume_pb2
 _secret: Any = volume_pb2.csi_secret  # the generated stub declares a plain descriptor
 
 STRIPPED = "***stripped***"
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
+from typing import cast
 
 from volplane.store.compressed_records import SORTED_TOGETHER, CompressedBlock, RecordArena, unpack
 from volplane.store.contract import Listing, StoreEvent, StoreEvents, StoreRecord, StoreRecords
@@ -77,7 +78,9 @@ class StoreState:
         held = self._records
         found = [held[key] for key in keys]
         packed = {id(each): each for each in found if isinstance(each, CompressedBlock)}
-        wanted = set(keys) if packed else set()
+        if not packed:
+            return cast("StoreRecords", found)
+        wanted = set(keys)
         # A block may also contain an old record of a key: the dictionary tells which block is current.
         opened = {
             record.key: record

@@ -71,14 +71,23 @@ def signature(
 
 
 def _canonical(request: SignedRequest, names: Sequence[str]) -> str:
-    headers = "".join(f"{name}:{' '.join(request.header(name).split())}\n" for name in names)
+    headers = "".join([f"{name}:{' '.join(request.header(name).split())}\n" for name in names])
+    path = _canonical_path(request.path)
+    query = _canonical_query(request.query) if request.query else ""
+    return "\n".join([request.method, path, query, headers, ";".join(names), _digest(request.body)])
+
+
+@lru_cache(maxsize=16)  # requests go to one path
+def _canonical_path(path: str) -> str:
+    return quote(path or "/", safe=f"/{_PLAIN}%")
+
+
+def _canonical_query(query: str) -> str:
     pairs = sorted(
         (quote(name, safe=_PLAIN), quote(value, safe=_PLAIN))
-        for name, value in parse_qsl(request.query, keep_blank_values=True)
+        for name, value in parse_qsl(query, keep_blank_values=True)
     )
-    query = "&".join(f"{name}={value}" for name, value in pairs)
-    path = quote(request.path or "/", safe=f"/{_PLAIN}%")
-    return "\n".join([request.method, path, query, headers, ";".join(names), _digest(request.body)])
+    return "&".join(f"{name}={value}" for name, value in pairs)
 
 
 @lru_cache(maxsize=16)  # the key is the same all day

@@ -22,8 +22,26 @@ from volplane.api.storage import CSINode, StorageClass, VolumeAttachment
 from volplane.base import metrics
 from volplane.client.client import Client
 from volplane.csi.outcome import Code
+from volplane.sidecars.provisioner.controller.claims import BIND_GRACE
 
 both = pytest.mark.both
+
+
+@both
+async def test_a_claim_takes_five_writes_until_it_is_bound() -> None:
+    """Created, annotated for the provisioner, intent, volumeName without the intent, status."""
+    driver = scripted.driver()
+    seen: list[PersistentVolumeClaim] = []
+    async with stage(driver) as s:
+        s.client.cache(PersistentVolumeClaim).subscribe(lambda old, new: seen.append(new) if new else None)
+        await s.storage_class()
+        await s.claim()
+        await s.bound()
+        await s.rest(BIND_GRACE + 1)  # beyond the time after which the provisioner removes an intent itself
+        held = [PROVISIONING_INTENT_FINALIZER in claim.metadata.finalizers for claim in seen]
+        assert held == [False, False, True, False, False]
+        assert [bool(claim.spec.volume_name) for claim in seen] == [False, False, False, True, True]
+        assert PROVISIONING_INTENT_FINALIZER not in seen[-1].metadata.annotations
 
 
 # DeadlineExceeded although the volume was made

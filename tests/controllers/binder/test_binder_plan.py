@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.support.waits import describe_wait
 from volplane.api import codec
@@ -19,9 +20,14 @@ from volplane.api.annotations import (
     STORAGE_PROVISIONER_ANNOTATION,
 )
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.api.finalizers import EXTERNAL_PROVISIONER_FINALIZER, PV_CONTROLLER_FINALIZER
+from volplane.api.finalizers import (
+    EXTERNAL_PROVISIONER_FINALIZER,
+    PROVISIONING_INTENT_FINALIZER,
+    PV_CONTROLLER_FINALIZER,
+)
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import plan as p
+from volplane.controllers.binder.controller import is_same_volume
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
 from volplane.controllers.binder.steps import group_steps
 from volplane.rules.steps import RecordEvent, Requeue
@@ -534,6 +540,32 @@ def test_6_3_the_claim_is_marked_as_ours_only_when_we_pointed_it() -> None:
     assert p.SetVolumeName("v", claim(volumeName="v")).patch == {"metadata": {"annotations": DONE}}
 
 
+@pytest.mark.parametrize("named", ["", "v"])
+def test_6_3_the_write_that_binds_removes_the_intent_of_the_provisioner(named: str) -> None:
+    intent = {PROVISIONING_INTENT_FINALIZER: '{"driver":"d","name":"v","size":1}'}
+    kept = ["kubernetes.io/pvc-protection"]
+    provisioned = _with_intent(claim(volumeName=named), [*kept, PROVISIONING_INTENT_FINALIZER], intent)
+    metadata = p.SetVolumeName("v", provisioned).patch["metadata"]
+    removed = {PROVISIONING_INTENT_FINALIZER: None}
+    assert metadata == {"finalizers": kept, "annotations": DONE | removed | ({} if named else OURS)}
+    alone = _with_intent(claim(), [PROVISIONING_INTENT_FINALIZER], intent)
+    assert p.SetVolumeName("v", alone).patch["metadata"]["finalizers"] is None
+
+
+@pytest.mark.parametrize("request_text", ['{"name":"other"}', "edited by hand", '{"name":1}', "{}"])
+def test_6_3_an_intent_for_another_volume_stays(request_text: str) -> None:
+    intent = {PROVISIONING_INTENT_FINALIZER: request_text}
+    provisioned = _with_intent(claim(), [PROVISIONING_INTENT_FINALIZER], intent)
+    assert p.SetVolumeName("v", provisioned).patch["metadata"] == {"annotations": DONE | OURS}
+
+
+def _with_intent(
+    claim: PersistentVolumeClaim, finalizers: list[str], annotations: dict[str, str]
+) -> PersistentVolumeClaim:
+    metadata = structs.replace(claim.metadata, finalizers=tuple(finalizers), annotations=annotations)
+    return structs.replace(claim, metadata=metadata)
+
+
 def test_6_4_size_and_attributes_are_told_when_the_claim_becomes_bound_and_not_again() -> None:
     grown = volume("Bound", "u-c", capacity={"storage": "2Gi"}, volumeAttributesClassName="gold")
     assert p.SetClaimStatus(claim(), "Bound", grown).patch["status"] == {
@@ -586,3 +618,24 @@ def test_0_2_finalizers_follow_the_policy() -> None:
     (step,) = plan_volume(VolumeView(kept))
     assert isinstance(step, p.FixMetadata)
     assert step.patch == {"metadata": {"finalizers": ["mine"]}}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "change", "wakes"),
+    [
+        ({}, {"finalizers": ("a",)}, False),
+        ({"pv.kubernetes.io/provisioned-by": "csi.example.com"}, {"finalizers": ("a",)}, False),
+        ({"pv.kubernetes.io/provisioned-by": "kubernetes.io/host-path"}, {"finalizers": ("a",)}, True),
+        ({}, {"labels": {"a": "b"}}, True),
+        ({}, {"annotations": {"a": "b"}}, True),
+        ({}, {"deletion_timestamp": "2026-11-15T20:00:00Z"}, True),
+        ({}, {"uid": "other"}, True),
+    ],
+)
+def test_a_finalizer_of_a_volume_wakes_nobody_unless_its_plugin_is_in_tree(
+    annotations: dict[str, str], change: dict[str, Any], wakes: bool
+) -> None:
+    old = volume("Bound", "u-c")
+    old = structs.replace(old, metadata=structs.replace(old.metadata, annotations=annotations))
+    new = structs.replace(old, metadata=structs.replace(old.metadata, **change))
+    assert is_same_volume(old, new) is not wakes

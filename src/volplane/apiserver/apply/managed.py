@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 
 import msgspec
 from msgspec import Raw, Struct, structs
@@ -30,6 +31,8 @@ UNKNOWN = "unknown"
 MANAGER_LENGTH = 128
 
 Entries = tuple[ManagedFieldsEntry, ...]
+
+_encode = msgspec.json.Encoder().encode
 
 
 class FieldOwner(Struct, frozen=True, rename={"version": "apiVersion"}, omit_defaults=True):
@@ -170,18 +173,26 @@ def update_entries(
     """Return the entries after a write that changed and removed these fields."""
     if not changed and not removed:
         return live
-    gone = fields.union(changed, removed)
-    parts = [f'"{part}"'.encode() for part in gone]
+    writer_entry = next((entry for entry in live if _is_owned_by(entry, owner)), None)
+    others = [entry for entry in live if entry is not writer_entry]
+    left, owned = _move_fields(
+        tuple([bytes(entry.fields_v1) for entry in others]),
+        bytes(writer_entry.fields_v1) if writer_entry is not None else b"",
+        _encode(changed),
+        _encode(removed),
+    )
     out: list[ManagedFieldsEntry] = []
-    writer_entry: ManagedFieldsEntry | None = None
-    for entry in live:
-        if _is_owned_by(entry, owner):
-            writer_entry = entry
-        elif (left := _remove_fields(entry, gone, parts)) is not None:
-            out.append(left)
-    own = _writer_entry(writer_entry, owner, now, changed, removed)
-    if own is not None:
-        out.append(own)
+    for entry, raw in zip(others, left, strict=True):
+        if raw == entry.fields_v1:
+            out.append(entry)
+        elif raw is not None:
+            out.append(structs.replace(entry, fields_v1=raw))
+    if owned is not None:
+        if writer_entry is None:
+            out.append(_new(owner, now, owned))
+        else:
+            time = clock.stamp(now) if changed else writer_entry.time
+            out.append(structs.replace(writer_entry, fields_v1=owned, time=time))
     return tuple(sorted(_cap_updates(out), key=_order))
 
 
@@ -194,34 +205,33 @@ def _is_owned_by(entry: ManagedFieldsEntry, owner: FieldOwner) -> bool:
     )
 
 
-def _remove_fields(entry: ManagedFieldsEntry, gone: Fields, parts: list[bytes]) -> ManagedFieldsEntry | None:
-    """Remove these fields from an entry. Most entries have none, which is checked without decoding."""
-    data = bytes(entry.fields_v1)
+@lru_cache(maxsize=128)  # controllers write the same fields of each object; the results are shared
+def _move_fields(
+    others: tuple[bytes, ...], own: bytes, changed: bytes, removed: bytes
+) -> tuple[tuple[Raw | None, ...], Raw | None]:
+    """Move fields to the writer: what the others have left, and what the writer owns (None: nothing)."""
+    more, less = fields.read(changed), fields.read(removed)
+    gone = fields.union(more, less)
+    parts = [f'"{part}"'.encode() for part in gone]
+    left = tuple([_remove_fields(data, gone, parts) for data in others])
+    if not own:
+        return left, Raw(changed) if more else None
+    was = fields.read(own)
+    if not less and fields.is_subset(more, was):  # the common case: the same fields are written again
+        return left, Raw(own)
+    owned = fields.union(fields.difference(was, less), more)
+    return left, fields.write(owned) if owned else None
+
+
+def _remove_fields(data: bytes, gone: Fields, parts: list[bytes]) -> Raw | None:
+    """Remove these fields from a set. Most sets have none, which is checked without decoding."""
     if not any(part in data for part in parts):
-        return entry
+        return Raw(data)
     was = fields.read(data)
     left = fields.difference(was, gone)
     if left == was:
-        return entry
-    return structs.replace(entry, fields_v1=fields.write(left)) if left else None
-
-
-def _writer_entry(
-    writer_entry: ManagedFieldsEntry | None,
-    owner: FieldOwner,
-    now: datetime,
-    changed: Fields,
-    removed: Fields,
-) -> ManagedFieldsEntry | None:
-    """Return the writer's entry: its remaining fields and the changed ones."""
-    if writer_entry is None:
-        return _new(owner, now, fields.write(changed)) if changed else None
-    was = fields.read(writer_entry.fields_v1)
-    time = clock.stamp(now) if changed else writer_entry.time
-    if not removed and fields.is_subset(changed, was):  # the common case: the same fields are written again
-        return structs.replace(writer_entry, time=time)
-    owned = fields.union(fields.difference(was, removed), changed)
-    return structs.replace(writer_entry, fields_v1=fields.write(owned), time=time) if owned else None
+        return Raw(data)
+    return fields.write(left) if left else None
 
 
 def remove_from_owners(managed: Managed, gone: Fields) -> Managed:

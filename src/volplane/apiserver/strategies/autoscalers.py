@@ -15,6 +15,7 @@ from volplane.api import codec
 from volplane.api.kinds import Kind
 from volplane.apiserver.object_access import OPENING, StructAccess
 from volplane.apiserver.strategy import Strategy
+from volplane.store import StoreRecord
 
 Plain = dict[str, Any]
 
@@ -42,8 +43,8 @@ class AutoscalerAccess(StructAccess):
         made = to_v1(msgspec.json.decode(OPENING + value))
         return super().to_wire(_encoder.encode(made)[len(OPENING) :], revision)
 
-    def to_list_item(self, value: bytes, revision: int) -> bytes:
-        return self.without_head(self.to_wire(value, revision))
+    def to_list_items(self, records: Sequence[StoreRecord]) -> list[bytes]:
+        return [self.without_head(self.to_wire(record.value, record.revision)) for record in records]
 
 
 class AutoscalerStrategy(Strategy[Any]):

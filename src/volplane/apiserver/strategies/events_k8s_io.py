@@ -6,7 +6,7 @@ through one is read through the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -18,6 +18,7 @@ from volplane.apiserver.object_access import StructAccess
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.events import validate_event
 from volplane.apiserver.strategy import ApiCall, Strategy
+from volplane.store import StoreRecord
 
 # Field in events.k8s.io → field in v1; the others have the same name.
 _NAMES: Mapping[str, str] = {
@@ -52,8 +53,8 @@ class EventsAccess(StructAccess):
             made = structs.replace(made, metadata=structs.replace(made.metadata, resource_version=""))
         return codec.encode(made)
 
-    def to_list_item(self, value: bytes, revision: int) -> bytes:
-        return self.without_head(self.to_wire(value, revision))
+    def to_list_items(self, records: Sequence[StoreRecord]) -> list[bytes]:
+        return [self.without_head(self.to_wire(record.value, record.revision)) for record in records]
 
 
 def to_events_event(event: core.Event) -> events.Event:

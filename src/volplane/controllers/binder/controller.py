@@ -19,6 +19,7 @@ from volplane.api.annotations import (
     BIND_COMPLETED_ANNOTATION,
     BOUND_BY_CONTROLLER_ANNOTATION,
     MIGRATED_TO_ANNOTATION,
+    PROVISIONED_BY_ANNOTATION,
     SELECTED_NODE_ANNOTATION,
     STORAGE_PROVISIONER_ANNOTATION,
 )
@@ -96,6 +97,22 @@ def is_same(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
     return before == now or all(before.get(name) == now.get(name) for name in ANNOTATIONS)
 
 
+def is_same_volume(old: PersistentVolume, new: PersistentVolume) -> bool:
+    """Whether nothing has changed that the plans read: mostly finalizers, which matter only for volumes of
+    in-tree plugins.
+    """
+    before, now = old.metadata, new.metadata
+    return (
+        before.uid == now.uid
+        and old.spec == new.spec
+        and old.status == new.status
+        and before.annotations == now.annotations
+        and before.labels == now.labels
+        and before.deletion_timestamp == now.deletion_timestamp
+        and not now.annotations.get(PROVISIONED_BY_ANNOTATION, "").startswith(classes.IN_TREE)
+    )
+
+
 class Binder(Controller[str, View, Step]):
     name = "persistentvolume-binder-controller"
     component = COMPONENT
@@ -136,6 +153,8 @@ class Binder(Controller[str, View, Step]):
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         volume = new or old
         assert volume is not None
+        if old is not None and new is not None and old is not new and is_same_volume(old, new):
+            return
         if new is not None:
             yield f"pv/{volume.name}"
         if old is new:

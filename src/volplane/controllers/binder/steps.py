@@ -28,6 +28,7 @@ from volplane.api.annotations import (
 )
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.rules.binding import YES, claim_ref_patch
+from volplane.rules.provisioning_intent import is_fulfilled_by, removal_patch
 
 T = TypeVar("T")
 Patch = Mapping[str, Any]
@@ -55,16 +56,22 @@ class SetVolumePhase(Struct, frozen=True):
 
 
 class SetVolumeName(Struct, frozen=True):
+    """The same write removes the provisioner's intent for this volume, which would be a write of its own."""
+
     volume: str
     claim: PersistentVolumeClaim
 
     @property
     def patch(self) -> Patch:
-        marks = {BIND_COMPLETED_ANNOTATION: YES}
+        marks: dict[str, str | None] = {BIND_COMPLETED_ANNOTATION: YES}
+        metadata: dict[str, Any] = {}
+        if is_fulfilled_by(self.claim, self.volume):
+            metadata = removal_patch(self.claim)
+            marks |= metadata["annotations"]
         if self.claim.spec.volume_name == self.volume:
-            return {"metadata": {"annotations": marks}}
+            return {"metadata": {**metadata, "annotations": marks}}
         marks[BOUND_BY_CONTROLLER_ANNOTATION] = YES
-        return {"metadata": {"annotations": marks}, "spec": {"volumeName": self.volume}}
+        return {"metadata": {**metadata, "annotations": marks}, "spec": {"volumeName": self.volume}}
 
 
 class SetClaimStatus(Struct, frozen=True):

@@ -56,10 +56,12 @@ class Expansion(Controller[str, ExpandView, Step]):
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        if new is None or relevant_fields(old) == relevant_fields(new):
+        if new is None:
             return
         volume = self.volumes.get(new.spec.volume_name)
-        if resizing.needs_expansion(new) or (volume is not None and has_old_size(volume)):
+        if not resizing.needs_expansion(new) and (volume is None or not has_old_size(volume)):
+            return
+        if relevant_fields(old) != relevant_fields(new):
             yield new.key
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:

@@ -20,6 +20,7 @@ from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.client.cache import Cache, CacheIndex
 from volplane.controllers.garbage.plan import (
     FOREGROUND,
+    ORPHAN,
     DeleteObject,
     Dependent,
     OwnerState,
@@ -121,7 +122,9 @@ class GarbageCollector(Controller[Key, GarbageView, Step]):
                 yield from self._owners_of(old)  # an owner may have waited for it
                 return
             if old is None or relevant_fields(old.metadata) != relevant_fields(new.metadata):
-                if new.metadata.owner_references or (new.is_deleting and new.metadata.finalizers):
+                finalizers = new.metadata.finalizers
+                waits = new.is_deleting and (ORPHAN in finalizers or FOREGROUND in finalizers)
+                if new.metadata.owner_references or waits:
                     yield followed, new.key
                 if new.is_deleting and FOREGROUND in new.metadata.finalizers:
                     yield from self._keys_of(self._owned_by(new.uid))
@@ -136,7 +139,7 @@ class GarbageCollector(Controller[Key, GarbageView, Step]):
 
     def _owned_by(self, uid: str) -> list[Resource]:
         # Most deleted objects own nothing, and there are many kinds: look before reading.
-        owning = [index for index in self.dependents.values() if uid in index] if uid else []
+        owning = [index for index in self.dependents.values() if uid in index.entries] if uid else []
         return [obj for index in owning for obj in index[uid]]
 
     def _keys_of(self, objects: Iterable[Resource]) -> Iterable[Key]:

@@ -146,8 +146,9 @@ class AttributesProtection(Protection[AttributesProtectionView]):
     ) -> Iterator[str]:
         """The classes that a claim or volume no longer refers to."""
         before = classes_of(old) if old is not None else []
-        now = classes_of(new) if new is not None else []
-        yield from (name for name in before if name not in now)
+        if before:
+            now = classes_of(new) if new is not None else []
+            yield from (name for name in before if name not in now)
 
     def view(self, key: str) -> AttributesProtectionView | None:
         attributes = self.classes.get(key)

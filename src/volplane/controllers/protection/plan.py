@@ -108,12 +108,14 @@ def plan_attributes(
 
 def classes_of(obj: PersistentVolume | PersistentVolumeClaim) -> list[str]:
     """The VolumeAttributesClasses that a claim or volume refers to; an index function."""
-    names = {obj.spec.volume_attributes_class_name}
-    if isinstance(obj, PersistentVolumeClaim):
-        names.add(obj.status.current_volume_attributes_class_name)
-        if (under_way := obj.status.modify_volume_status) is not None:
-            names.add(under_way.target_volume_attributes_class_name)
-    return [name for name in names if name]
+    wanted = obj.spec.volume_attributes_class_name
+    if not isinstance(obj, PersistentVolumeClaim):
+        return [wanted] if wanted else []
+    current, under_way = obj.status.current_volume_attributes_class_name, obj.status.modify_volume_status
+    if not wanted and not current and under_way is None:
+        return []
+    target = under_way.target_volume_attributes_class_name if under_way is not None else None
+    return [name for name in dict.fromkeys((wanted, current, target)) if name]
 
 
 def uses_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:

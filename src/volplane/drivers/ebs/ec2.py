@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from volplane.base.trace_context import HEADER
 from volplane.drivers.ebs.batch import RequestBatcher
 from volplane.web import ClientResponse, HttpClient
 from volplane.web.client import ServerDisconnected
+from volplane.web.forms import encode_form
 from volplane.web.sigv4 import AwsKeys, Signer
 
 log = logging.getLogger(__name__)
@@ -308,7 +309,7 @@ class Ec2:
                 )
 
     async def _send(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
-        body = urlencode({"Action": action, "Version": VERSION, **parameters}).encode()
+        body = encode_form({"Action": action, "Version": VERSION, **parameters}).encode()
         headers = self._signer.headers(body, _CONTENT_TYPE, self._keys(), clock.wall())
         if parent := trace.traceparent():
             headers.append((HEADER, parent))

@@ -21,6 +21,7 @@ from volplane.api.storage import CSINode, StorageClass, VolumeAttachment, Volume
 from volplane.rules import binding, classes, sizes
 from volplane.rules import topology as topology_rules
 from volplane.rules.csi_translation import UntranslatableObject, find_csi_source, translate_class
+from volplane.rules.provisioning_intent import has_intent
 from volplane.rules.steps import RecordEvent, normal
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.provisioner import parameters as keys
@@ -30,7 +31,6 @@ from volplane.sidecars.provisioner.provision_request import (
     DELETION_SECRET,
     ProvisionRequest,
     VolumeSecrets,
-    has_intent,
 )
 from volplane.sidecars.provisioner.sources import SourceContent, SourceNotReady, SourceObjects
 from volplane.sidecars.provisioner.topology import (

@@ -101,13 +101,6 @@ def read_request(claim: PersistentVolumeClaim, driver: str) -> ProvisionRequest 
     return provision_request if provision_request.driver == driver else None
 
 
-def has_intent(claim: PersistentVolumeClaim) -> bool:
-    return (
-        PROVISIONING_INTENT_FINALIZER in claim.metadata.finalizers
-        or PROVISIONING_INTENT_FINALIZER in claim.metadata.annotations
-    )
-
-
 def build_volume(
     claim: PersistentVolumeClaim, provision_request: ProvisionRequest, created: CreatedVolume, identity: str
 ) -> PersistentVolume:

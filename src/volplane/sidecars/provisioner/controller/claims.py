@@ -27,6 +27,7 @@ from volplane.csi.outcome import CallError, ProvisioningOutcome, classify_provis
 from volplane.loops.controller import Controller, Outcome, Replan, RetryableError
 from volplane.loops.events import EventRecorder
 from volplane.rules import binding, classes
+from volplane.rules.provisioning_intent import has_intent
 from volplane.rules.steps import TICK, CommonStep, Requeue
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.base import DriverClient
@@ -55,7 +56,9 @@ log = logging.getLogger(__name__)
 COMPONENT = "csi-provisioner"
 SAVE_BACKOFF = Backoff(0.005, 1000.0)  # the volume exists, and only its object has to be created
 REMOVE_INTENT_DELAY = 5.0  # seconds by which removing a request is delayed while other volumes are created
-BIND_GRACE = 0.5  # seconds without our writes, which would make the binder's writes to the claim conflict
+# Seconds without our writes after a volume was saved: they would make the binder's writes conflict, and one
+# of those removes the request. A binder that leaves it is not waited for once the claim is Bound.
+BIND_GRACE = 2.0
 
 
 def _class_of(claim: PersistentVolumeClaim) -> list[str]:
@@ -113,6 +116,8 @@ class ProvisionerMemory:
         self.node_race = node_race
 
     def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
+        if new is not None and new.spec.volume_name and new.uid in self.binding and not has_intent(new):
+            del self.binding[new.uid]  # the binder has removed the request
         if new is None and old is not None:
             self.infeasible.pop(old.uid, None)
             self.binding.pop(old.uid, None)
@@ -179,14 +184,14 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         claim = new or old
-        if claim is not None and old is not new:
+        if claim is not None and old is not new and self.by_source:
             yield from (clone.key for clone in self.by_source[f"{sources.CLAIM}/{claim.key}"])
-        if not (new is not None and self._is_relevant(new)) and not (
-            old is not None and self._is_relevant(old)
-        ):
+        if (new is None or not self._is_relevant(new)) and (old is None or not self._is_relevant(old)):
             return
         if new is not None and new.uid in self.memory.binding and self._is_as_planned(new):
-            return  # the binder is binding it; a timer removes the request
+            if new.status.phase == "Bound" and has_intent(new):
+                yield new.key  # its binder does not remove the request
+            return  # the binder is binding it; at last, a timer removes the request
         if claim is not None and (
             old is new or plans.relevant_claim_fields(old) != plans.relevant_claim_fields(new)
         ):
@@ -198,13 +203,10 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
 
     def _is_relevant(self, claim: PersistentVolumeClaim) -> bool:
         """The claim concerns us: most claims are bound, or for another driver."""
-        if (
-            claim.uid in self.memory.attempts
-            or claim.uid in self.memory.unsaved
-            or claim.uid in self.memory.binding
-        ):
+        memory, uid = self.memory, claim.metadata.uid
+        if uid in memory.attempts or uid in memory.unsaved or uid in memory.binding:
             return True
-        return provision_requests.has_intent(claim) or plans.wants_volume(claim, self.driver.name)
+        return plans.wants_volume(claim, self.driver.name) or has_intent(claim)
 
     async def watch_snapshots(self) -> None:
         """Watch snapshots, if the cluster serves them by now."""
@@ -510,8 +512,10 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
 
     async def _remove_intent_in_turn(self, claim: PersistentVolumeClaim) -> None:
         """Remove the request after the binder's grace, or at once if the claim is being deleted."""
-        until = self.memory.binding.get(claim.uid, 0.0)
+        until, current = self.memory.binding.get(claim.uid, 0.0), self.claims.at(claim.key)
         left = until - clock.now()
+        if current is not None and current.status.phase == "Bound":
+            left = min(left, 0.0)
         if self.memory.attempts and left > -REMOVE_INTENT_DELAY:
             left += REMOVE_INTENT_DELAY  # volumes come first: nothing waits for this write
             self.memory.resting[claim.key] = until

@@ -83,9 +83,10 @@ class VolumeExpander(ResizeRpcController[ExpansionView, plans.Step]):
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        claim = new or old
-        if claim is None or not any(c is not None and self._is_relevant(c) for c in (old, new)):
+        if (new is None or not self._is_relevant(new)) and (old is None or not self._is_relevant(old)):
             return
+        claim = new or old
+        assert claim is not None
         if old is new or plans.relevant_fields(old) != plans.relevant_fields(new):
             yield claim.key
 

@@ -78,6 +78,12 @@ LOST = Fault.LOST_REPLY
         ((CREATE, DELETE), ATTACH, {"NOT_FOUND"}),
         ((CREATE, DELETE), Step("CreateSnapshot"), {"NOT_FOUND"}),
         ((CREATE,), Step("CreateVolume", mistake=Mistake.OTHER_SIZE), {"ALREADY_EXISTS"}),
+        ((CREATE, CLONE), structs.replace(CLONE, mistake=Mistake.OTHER_SIZE), {"ALREADY_EXISTS"}),
+        (
+            (CREATE, CLONE, DELETE),
+            structs.replace(CLONE, mistake=Mistake.OTHER_SIZE),
+            {"ALREADY_EXISTS", "NOT_FOUND"},
+        ),
         ((CREATE,), Step("ControllerPublishVolume", mistake=Mistake.NO_CAPABILITY), {"INVALID_ARGUMENT"}),
         ((CREATE,), Step("ControllerPublishVolume", mistake=Mistake.UNKNOWN_NODE), {"NOT_FOUND"}),
         (

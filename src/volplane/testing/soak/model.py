@@ -117,6 +117,8 @@ class Model:
         self.kinds, self.limits = tuple(kinds), limits
         self.facts: dict[Fact, Known] = {}
         self.ids: dict[int, str] = {}  # of volumes; kept after the deletion
+        # Volumes that were perhaps deleted, and then perhaps created again, with another id.
+        self.outdated_ids: set[int] = set()
         self.arguments: dict[int, CreateArguments] = {}
         self.capacity: dict[int, int] = {}  # at least
         self.largest: dict[int, int] = {}  # at most: an expansion without an answer may have been done
@@ -139,6 +141,9 @@ class Model:
     def maybe(self, *fact: str | int) -> bool:
         """Whether it is true or uncertain."""
         return self.knowledge(*fact) is not Known.NO
+
+    def has_id(self, volume: int) -> bool:
+        return volume in self.ids and volume not in self.outdated_ids
 
     def published_targets(self, volume: int, node: int) -> list[int]:
         """Targets that are published, perhaps."""
@@ -268,7 +273,11 @@ class Model:
             if effect is not None:
                 self.facts[effect[0]] = Known.YES if effect[1] else Known.NO
             self._learn_success(step, answer)
+        elif step.call == "CreateVolume" and answer.code is Code.NOT_FOUND:
+            self._learn_missing_source(step.volume)
         elif effect is not None and answer.code not in REFUSALS:
+            if step.call == "CreateVolume" and self.knowledge("volume", step.volume) is Known.MAYBE:
+                self.outdated_ids.add(step.volume)
             self.facts[effect[0]] = _uncertain(self.knowledge(*effect[0]), effect[1])
             if (answer.code is not None and not effect[1]) or self.comes_too_early(step):
                 self.disordered.add((step.volume, step.node))
@@ -276,6 +285,13 @@ class Model:
                 self.data[step.volume], self.capacity[step.volume] = UNKNOWN_DATA, 0
                 if answer.code is None and self.in_use(step.volume):
                     self.abandoned.add(step.volume)
+
+    def _learn_missing_source(self, volume: int) -> None:
+        """Without its source the volume was not created by an earlier call without an answer either."""
+        if volume in self.outdated_ids:
+            self.outdated_ids.discard(volume)
+        elif volume not in self.ids:
+            self.facts["volume", volume] = Known.NO
 
     def _note_request(self, step: Step) -> None:
         """What is true whatever the answer is."""
@@ -286,6 +302,7 @@ class Model:
                     self.data[step.volume] = self._source_data(step)
                     self.capacity[step.volume] = 0
                     self.ids.pop(step.volume, None)  # the id of an earlier volume with this name
+                    self.outdated_ids.discard(step.volume)
                     self.largest[step.volume] = self.arguments[step.volume].size
                 elif self.knowledge("volume", step.volume) is Known.MAYBE:
                     first = self.arguments[step.volume]
@@ -318,6 +335,7 @@ class Model:
         match step.call:
             case "CreateVolume":
                 self.ids[volume] = answer.id
+                self.outdated_ids.discard(volume)
                 self.capacity[volume] = max(self.capacity.get(volume, 0), answer.capacity)
                 self.largest[volume] = max(self.largest.get(volume, 0), answer.capacity)
             case "DeleteVolume" if self.in_use(volume):
@@ -398,7 +416,7 @@ class Model:
 
     def next_removal_step(self, volume: int) -> Step | None:
         """The next call that takes a volume off all nodes."""
-        if self.knowledge("volume", volume) is Known.MAYBE and volume not in self.ids:
+        if self.knowledge("volume", volume) is Known.MAYBE and not self.has_id(volume):
             return Step("CreateVolume", volume=volume)  # to learn its id
         for node in range(self.limits.nodes):
             for target in self.published_targets(volume, node):

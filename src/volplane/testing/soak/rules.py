@@ -88,7 +88,7 @@ def _for_create(model: Model, step: Step) -> Codes:
 
 
 def _missing_source(model: Model, arguments: CreateArguments) -> Codes:
-    """NOT_FOUND if the source of a volume may be gone: the driver may miss it before it compares arguments."""
+    """NOT_FOUND if the source may be gone: the driver may miss it before it compares other arguments."""
     if arguments.source is Source.NONE or model.source_known(arguments) is Known.YES:
         return frozenset()
     return MISSING

@@ -25,7 +25,7 @@ def is_sent(model: Model, step: Step) -> bool:
         )
     if volume in model.abandoned or (step.source is Source.VOLUME and step.origin in model.abandoned):
         return False
-    if step.call != "CreateVolume" and not _has_id(model.knowledge("volume", volume), volume in model.ids):
+    if step.call != "CreateVolume" and not _has_id(model.knowledge("volume", volume), model.has_id(volume)):
         return False
     in_order = (volume, node) not in model.disordered
     match step.call:
@@ -81,7 +81,7 @@ def _may_create(model: Model, step: Step) -> bool:
     if step.source is Source.VOLUME:
         known = model.knowledge("volume", step.origin)
         same = model.kinds[step.origin] is model.kinds[step.volume]
-        return same and step.origin != step.volume and _has_id(known, step.origin in model.ids)
+        return same and step.origin != step.volume and _has_id(known, model.has_id(step.origin))
     return True
 
 

@@ -182,6 +182,18 @@ def test_a_copy_whose_source_is_gone_has_its_old_id_or_does_not_exist() -> None:
     assert model.next_teardown_step() == Step("DeleteVolume", volume=1)
 
 
+@pytest.mark.parametrize("fault", [Fault.NONE, LOST])
+def test_a_snapshot_of_an_earlier_volume_of_its_name_does_not_keep_a_volume(fault: Fault) -> None:
+    restored = Step("CreateVolume", source=Source.SNAPSHOT)
+    removed = Step("DeleteSnapshot", fault=fault)
+    model = model_after(CREATE, Step("CreateSnapshot"), DELETE, restored)
+    model.learn([(removed, Answer(Code.FAILED_PRECONDITION if fault is Fault.NONE else None))])
+    assert model.next_teardown_step() == DELETE
+    assert is_sent(model, DELETE)
+    model.learn([(DELETE, OK)])
+    assert model.next_teardown_step() == Step("DeleteSnapshot")
+
+
 def test_unstage_before_unpublish_suspends_the_data_until_the_volume_was_taken_down() -> None:
     model = model_after(*UP)
     model.wrote(0, b"data")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -60,10 +61,13 @@ class BareInstances:
     async def _start(self) -> None:
         self._stack.push_async_callback(self._host.close)
         keys = [os.urandom(16).hex() for _ in range(2)]
-        disks = self._directory / "disks"
+        # Not below the directory of the run: that is the machine of the driver, and may start again without
+        # its loop devices.
+        disks = await self._host.call(tempfile.mkdtemp, prefix="vtd-disks-")
+        self._stack.push_async_callback(self._host.call, shutil.rmtree, disks, True)
         self._stack.push_async_callback(self._host.call, shutil.rmtree, self._directory, True)
         options = CloudOptions(
-            data_dir=str(disks),
+            data_dir=disks,
             access_key=keys[0],
             secret_key=keys[1],
             zones=(ZONE,),
@@ -71,7 +75,6 @@ class BareInstances:
                 CloudInstance(instance_of(name), ZONE, self._paths(name).dev, name) for name in self._names
             ),
         )
-        await self._host.call(os.makedirs, disks)
         url = await self._stack.enter_async_context(serve_endpoint(options, self._host, MemoryStore()))
         self._variables = {
             "AWS_ENDPOINT_URL": url,

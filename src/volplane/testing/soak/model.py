@@ -124,6 +124,9 @@ class Model:
         self.largest: dict[int, int] = {}  # at most: an expansion without an answer may have been done
         self.data: dict[int, Data] = {}
         self.contexts: dict[tuple[int, int], Mapping[str, str]] = {}  # by volume and node
+        # The arguments of the volume that a copy was made of: a later volume with its name has others.
+        self.snapshot_origin: dict[int, CreateArguments | None] = {}
+        self.clone_origin: dict[int, CreateArguments | None] = {}
         self.snapshot_ids: dict[int, str] = {}
         self.snapshot_volume: dict[int, int] = {}
         self.snapshot_source: dict[int, str] = {}  # the volume's id
@@ -174,19 +177,21 @@ class Model:
 
     def dependents(self, volume: int) -> bool:
         """Whether snapshots or clones of the volume exist, perhaps."""
-        snapshots = any(v == volume and self.maybe("snapshot", k) for k, v in self.snapshot_volume.items())
-        return snapshots or any(
-            a.source is Source.VOLUME and a.origin == volume and self.maybe("volume", v)
-            for v, a in self.arguments.items()
-        )
+        return any(known is not Known.NO for known in self._copies(volume))
 
     def may_be_copied(self, volume: int) -> bool:
         """Whether a snapshot or clone whose call has no answer may still be made of the volume."""
-        snapshots = (k for k, v in self.snapshot_volume.items() if v == volume)
-        clones = (v for v, a in self.arguments.items() if a.source is Source.VOLUME and a.origin == volume)
-        return any(self.knowledge("snapshot", k) is Known.MAYBE for k in snapshots) or any(
-            self.knowledge("volume", v) is Known.MAYBE for v in clones
-        )
+        return any(known is Known.MAYBE for known in self._copies(volume))
+
+    def _copies(self, volume: int) -> Iterator[Known]:
+        """What is known of each snapshot and clone of the volume, not of an earlier one with its name."""
+        mine = self.arguments.get(volume)
+        for snapshot, origin in self.snapshot_origin.items():
+            if self.snapshot_volume[snapshot] == volume and origin is mine:
+                yield self.knowledge("snapshot", snapshot)
+        for clone, origin in self.clone_origin.items():
+            if self.arguments[clone].origin == volume and origin is mine:
+                yield self.knowledge("volume", clone)
 
     def has_restored_volumes(self, snapshot: int) -> bool:
         """Whether volumes from the snapshot exist, perhaps."""
@@ -299,6 +304,9 @@ class Model:
             case "CreateVolume":
                 if not self.maybe("volume", step.volume):
                     self.arguments[step.volume] = self.create_arguments(step)
+                    self.clone_origin.pop(step.volume, None)
+                    if step.source is Source.VOLUME:
+                        self.clone_origin[step.volume] = self.arguments.get(step.origin)
                     self.data[step.volume] = self._source_data(step)
                     self.capacity[step.volume] = 0
                     self.ids.pop(step.volume, None)  # the id of an earlier volume with this name
@@ -317,6 +325,7 @@ class Model:
                 if not self.maybe("snapshot", step.snapshot):
                     self.snapshot_ids.pop(step.snapshot, None)
                     self.snapshot_volume[step.snapshot] = step.volume
+                    self.snapshot_origin[step.snapshot] = self.arguments.get(step.volume)
                     self.snapshot_source[step.snapshot] = self.ids.get(step.volume, "")
                     self.snapshot_data[step.snapshot] = data
                     self.snapshot_size[step.snapshot] = self.largest.get(step.volume, 0)

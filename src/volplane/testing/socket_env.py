@@ -221,14 +221,15 @@ class SocketEnv:
     async def _start_drivers(self) -> None:
         """Start all instances; if they end because something of a cluster is missing, add it."""
         while True:
-            try:
-                await asyncio.gather(*(instance.start() for instance in self.instances))
+            # All to their end: one that still starts would start once more.
+            starts = (instance.start() for instance in self.instances)
+            errors = [e for e in await asyncio.gather(*starts, return_exceptions=True) if e is not None]
+            if not errors:
                 return
-            except DriverStartError as error:
-                for instance in self.instances:
-                    await instance.kill()
-                if not await self._add_what_is_missing(str(error)):
-                    raise
+            for instance in self.instances:
+                await instance.kill()
+            if not await self._add_what_is_missing("\n".join(map(str, errors))):
+                raise errors[0]
 
     async def _add_what_is_missing(self, log: str) -> bool:
         """Add the surroundings that the end of a driver's log names; False if it names none."""

@@ -115,6 +115,8 @@ CONSTANT_CLASSES = {
     "_WorkloadScaling": "functions of one kind of workload",
     "CaseTable": "the test cases of a module",
     "VolumeCapability": "a protobuf message",
+    "Counter": "a Prometheus metric",
+    "Histogram": "a Prometheus metric",
 }
 
 Functions = ast.FunctionDef | ast.AsyncFunctionDef

@@ -68,7 +68,18 @@ def test_a_container_does_not_see_the_names_of_people_of_this_machine(tmp_path: 
     (tmp_path / "group").write_bytes(GROUPS)
     cover = " && ".join(f'mount --bind "$1/{name}" /etc/{name}' for name in ("passwd", "group"))
     fake = f'{cover} && exec "$0" -c "$2" "$1"'
-    argv = ["unshare", "--mount", "sh", "-c", fake, sys.executable, str(tmp_path), SEPARATE]
+    argv = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "slave",
+        "sh",
+        "-c",
+        fake,
+        sys.executable,
+        str(tmp_path),
+        SEPARATE,
+    ]
     shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     assert shown[0].split()[2:4] == ["1000", "2000"]
     assert shown[1:3] == ["uid=1000 gid=0(root) groups=0(root),2000", "/"]

@@ -28,7 +28,7 @@ def wall() -> datetime:
 
 def _seconds() -> float:
     loop = asyncio._get_running_loop()  # None outside a coroutine: then the machine's clock is right
-    return loop.wall() if isinstance(loop, VirtualLoop) else time.time()
+    return loop.wall() if type(loop) is VirtualLoop else time.time()
 
 
 def stamp(moment: datetime | None = None) -> str:

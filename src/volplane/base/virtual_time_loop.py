@@ -73,9 +73,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> Future[Any]:
         future: Future[Any] = super().run_in_executor(executor, func, *args)
+        self.count_work(future)
+        return future
+
+    def count_work(self, future: Future[Any]) -> None:
+        """Stop the clock until the future is done: work in a thread ends it."""
         self._leaping.busy += 1
         future.add_done_callback(self._work_done)
-        return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Wait until the threads have ended. From Python 3.12 on there is a timeout, which is not virtual."""

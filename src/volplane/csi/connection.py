@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
@@ -74,15 +74,14 @@ class _Link:
             )
         return found
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
+    def __enter__(self) -> None:
+        """Count a call in progress."""
         self._calls += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._retired.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._retired.set()
 
     @property
     def is_connected(self) -> bool:
@@ -118,7 +117,7 @@ class GrpcConnection:
     async def stream(self, method: Method, request: Message, *, timeout: float | None) -> AsyncIterator[Any]:
         """The replies of a streaming call as they arrive. Raises CallError."""
         link = self._connect()
-        with link.call():
+        with link:
             try:
                 async for data in link.stub(method)(request, timeout=timeout):
                     yield replies.decode(method, data)
@@ -130,7 +129,7 @@ class GrpcConnection:
     async def send(self, method: Method, request: Message, timeout: float) -> Any:
         """The reply. Raises CallError."""
         link = self._connect()
-        with link.call():
+        with link:
             try:
                 async with asyncio.timeout(timeout + DEADLINE_SLACK):
                     data = await link.stub(method)(request, timeout=timeout, metadata=_metadata())

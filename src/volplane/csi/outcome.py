@@ -32,10 +32,11 @@ class Code(IntEnum):
     @property
     def go_name(self) -> str:
         """As Go prints it, and as events and status messages show it."""
-        return _GO_NAMES.get(self) or self.name.title().replace("_", "")
+        return _GO_NAMES[self]
 
 
-_GO_NAMES = {Code.OK: "OK", Code.CANCELLED: "Canceled"}
+_GO_NAMES = {code: code.name.title().replace("_", "") for code in Code}
+_GO_NAMES |= {Code.OK: "OK", Code.CANCELLED: "Canceled"}
 
 
 class CallError(Exception):

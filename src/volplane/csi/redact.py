@@ -19,10 +19,12 @@ _secret: Any = volume_pb2.csi_secret  # the generated stub declares a plain desc
 
 STRIPPED = "***stripped***"
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def text(message: Message) -> str:
     """One line of JSON with the protocol's own field names."""
-    return json.dumps(_fields(message), separators=(",", ":"))
+    return _encode(_fields(message))
 
 
 def _fields(message: Message) -> dict[str, Any]:

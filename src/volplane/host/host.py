@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
 from volplane.base import failpoint, trace
@@ -19,6 +17,7 @@ from volplane.host.files import FilesystemStats
 from volplane.host.filesystems import Filesystem
 from volplane.host.mounts import MountTable
 from volplane.host.processes import CompletedCommand, HostCommandFailed, Process, RunningCommand
+from volplane.host.worker_threads import WorkerThreads
 from volplane.rules.selinux import SELinuxPolicy
 
 THREADS = 16
@@ -32,13 +31,12 @@ T = TypeVar("T")
 
 class Host:
     def __init__(self, *, threads: int = THREADS) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="host")
+        self._threads = WorkerThreads(threads, "host")
         self._selinux: SELinuxPolicy | None = _NOT_READ
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run any blocking function on the host's threads."""
-        loop, context = asyncio.get_running_loop(), copy_context()  # with the caller's trace
-        return await loop.run_in_executor(self._threads, lambda: context.run(function, *args, **kwargs))
+        return await self._threads.start(function, *args, **kwargs)
 
     async def close(self) -> None:
         """Wait for calls in progress."""

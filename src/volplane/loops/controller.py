@@ -141,6 +141,8 @@ class Controller(Generic[K, V, S]):
         self._sources: list[tuple[Subscribe, Callable[[str], Iterable[K]]]] = []
         self._subscriptions: list[tuple[Cache[Any] | None, Callable[[], None]]] = []
         self._is_running = False
+        self._acting = 0  # keys that are acted on
+        self._worker_freed: asyncio.Future[None] | None = None  # while all workers are busy
         self._written: dict[K, dict[type[Resource], int]] = {}
         self._duration = WORK.labels(self.name)
 
@@ -297,8 +299,6 @@ class Controller(Generic[K, V, S]):
 
     def _subscribe(self, watched: Watched[Any, K]) -> None:
         keys, observe, add = watched.keys, watched.observe, self.queue.add
-        if keys is None and observe is None:
-            return
 
         def wake(old: Any, new: Any) -> None:
             if observe is not None:
@@ -307,7 +307,9 @@ class Controller(Generic[K, V, S]):
                 for key in keys(old, new):
                     add(key)
 
-        self._subscriptions.append((watched.cache, watched.cache.subscribe(wake)))
+        subscriber = observe if keys is None else wake
+        if subscriber is not None:
+            self._subscriptions.append((watched.cache, watched.cache.subscribe(subscriber)))
 
     def _subscribe_source(self, subscribe: Subscribe, keys: Callable[[str], Iterable[K]]) -> None:
         def wake(name: str) -> None:
@@ -318,27 +320,28 @@ class Controller(Generic[K, V, S]):
 
     async def serve(self) -> None:
         """Work the queue until cancelled."""
-        slots = asyncio.Semaphore(self.workers)
+        self._acting, self._worker_freed = 0, None
         async with asyncio.TaskGroup() as group:
             if self.resync:
                 group.create_task(self._resync())
             taken = 0
             while True:
-                await slots.acquire()
+                if self._acting >= self.workers:
+                    self._worker_freed = asyncio.get_running_loop().create_future()
+                    await self._worker_freed
                 key = await self.queue.get()
                 begun = time.perf_counter()  # the loop's clock has milliseconds
                 planned: Planned[V, S] | None = None
-                if self._is_current(key) and (planned := self._plan_now(key, begun)) is None:
-                    slots.release()
-                else:
-                    group.create_task(self._work(key, planned, slots, begun), name=f"{self.name} {key}")
+                if not self._is_current(key) or (planned := self._plan_now(key, begun)) is not None:
+                    self._acting += 1
+                    group.create_task(self._work(key, planned, begun), name=f"{self.name} {key}")
                 taken += 1
                 if taken % PLANNED_IN_A_ROW == 0:
                     await asyncio.sleep(0)
 
     def _is_current(self, key: K) -> bool:
         """Whether the caches show what was written for the key, and live caches are connected."""
-        if not all(cache.is_live for cache in self._live_caches):
+        if self._live_caches and not all(cache.is_live for cache in self._live_caches):
             return False
         notes = self._written.get(key)
         if notes is not None:
@@ -365,9 +368,7 @@ class Controller(Generic[K, V, S]):
         self._duration.observe(time.perf_counter() - begun)
         return None
 
-    async def _work(
-        self, key: K, planned: Planned[V, S] | None, slots: asyncio.Semaphore, begun: float
-    ) -> None:
+    async def _work(self, key: K, planned: Planned[V, S] | None, begun: float) -> None:
         """Carry out a plan; without one, wait for the caches and plan first."""
         notes: dict[type[Resource], int] = {}
         try:
@@ -385,8 +386,14 @@ class Controller(Generic[K, V, S]):
             if notes:
                 self._written[key] = notes
             self.queue.finish(key)
-            slots.release()
+            self._free_worker()
             self._duration.observe(time.perf_counter() - begun)
+
+    def _free_worker(self) -> None:
+        self._acting -= 1
+        freed, self._worker_freed = self._worker_freed, None
+        if freed is not None and not freed.done():
+            freed.set_result(None)
 
     async def reconcile(self, key: K) -> None:
         """View, plan and act for one key."""
@@ -414,14 +421,15 @@ class Controller(Generic[K, V, S]):
         """Carry out a plan; returns the view and plan that replace it, mostly none."""
         for batch in self.batches(steps):
             for outcome in await self._act_batch(key, view, batch):
+                if outcome is None:
+                    continue
                 if isinstance(outcome, Stop):
                     return view, ()
                 if isinstance(outcome, Fail):
                     raise outcome.error
                 if isinstance(outcome, Replan):
                     return outcome.view, self._plan_on(key, outcome.view)
-                if outcome is not None:
-                    view = outcome.view
+                view = outcome.view
         return view, ()
 
     async def _act_batch(self, key: K, view: V, batch: Sequence[S | CommonStep]) -> Sequence[Outcome[V]]:
@@ -431,8 +439,10 @@ class Controller(Generic[K, V, S]):
                 self._carry_out_here(key, view, step)
             else:
                 acting.append(step)
-        if len(acting) < 2:
-            return [await self.act(key, view, step) for step in acting]
+        if not acting:
+            return ()
+        if len(acting) == 1:
+            return (await self.act(key, view, acting[0]),)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.act(key, view, step)) for step in acting]
         return [task.result() for task in tasks]

@@ -103,10 +103,10 @@ class Queue(Generic[K]):
         key = self._ready.popleft()
         self._dirty.discard(key)
         self._working.add(key)
-        if timer := self._timers.pop(key, None):
-            timer.cancel()
-        if waits := self._waits.pop(key, None):
-            self._before[key] = waits
+        if key in self._timers:
+            self._timers.pop(key).cancel()
+        if key in self._waits:
+            self._before[key] = self._waits.pop(key)
         return key
 
     def finish(self, key: K) -> None:

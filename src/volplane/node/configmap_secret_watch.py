@@ -1,4 +1,9 @@
-"""Watches of the ConfigMaps and Secrets that mounted volumes show: one per object, while a pod uses it."""
+"""Watches of the ConfigMaps and Secrets that mounted volumes show: one per object, while a pod uses it.
+
+A watch outlives its last pod by some seconds, because the next pod often needs the same: all pods of a
+namespace show its root certificates. That saves a list, and with it a second look at the volume: what a list
+finds may have changed since the volume was written.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,19 @@ from volplane.client.cache import Cache
 from volplane.client.client import Client
 from volplane.volumes.base import PodVolumeSpec, ReferencedObject, VolumePlugin
 
+UNUSED = 30.0  # seconds that a watch goes on without pods
+
 
 class _ObjectWatch:
     def __init__(self, cache: Cache[Any], task: asyncio.Task[None]) -> None:
         self.cache, self.task = cache, task
         self.pods: set[str] = set()
+        self.end: asyncio.TimerHandle | None = None  # while no pod uses it
+
+    def cancel_end(self) -> None:
+        if self.end is not None:
+            self.end.cancel()
+            self.end = None
 
 
 class ConfigMapSecretWatch:
@@ -31,6 +44,7 @@ class ConfigMapSecretWatch:
             if watch is None:
                 watch = self._watches[watched] = self._start(watched)
             watch.pods.add(spec.pod.uid)
+            watch.cancel_end()
 
     def _start(self, watched: ReferencedObject) -> _ObjectWatch:
         kind, namespace, name = watched
@@ -53,12 +67,18 @@ class ConfigMapSecretWatch:
                 self._on_change(watched)
 
     def remove_pod(self, uid: str) -> None:
-        for watched, watch in list(self._watches.items()):
-            watch.pods.discard(uid)
-            if not watch.pods:
-                watch.task.cancel()
-                del self._watches[watched]
+        loop = asyncio.get_running_loop()
+        for watched, watch in self._watches.items():
+            if uid in watch.pods:
+                watch.pods.discard(uid)
+                if not watch.pods:
+                    watch.end = loop.call_later(UNUSED, self._end, watched)
+
+    def _end(self, watched: ReferencedObject) -> None:
+        self._watches.pop(watched).task.cancel()
 
     async def close(self) -> None:
+        for watch in self._watches.values():
+            watch.cancel_end()
         await self._tasks.close()
         self._watches.clear()

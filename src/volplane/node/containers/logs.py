@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volplane.base import clock
-from volplane.node.containers.launcher.log import RotatingFile, split_line
+from volplane.node.containers.launcher.log import MAX_LINE, RotatingFile, split_line
 
 
 class LogFile:
@@ -14,9 +14,12 @@ class LogFile:
         self._file = RotatingFile(path, max_size, max_files)
 
     def write(self, text: str) -> None:
-        head = f"{clock.microstamp().replace('Z', '000Z')} {self.stream} ".encode()
+        head = f"{clock.microstamp()[:-1]}000Z {self.stream} "
+        if "\n" not in text and len(text) * 4 <= MAX_LINE:  # most texts: one line that is not split
+            return self._file.append([f"{head}F {text}\n".encode(errors="replace")])
         lines = [line.encode(errors="replace") for line in text.split("\n")]
-        self._file.append([head + mark + part + b"\n" for line in lines for mark, part in split_line(line)])
+        start = head.encode()
+        self._file.append([start + mark + part + b"\n" for line in lines for mark, part in split_line(line)])
 
     def close(self) -> None:
         self._file.close()

@@ -71,9 +71,10 @@ class PodStatusWriter:
     async def run(self) -> None:
         while not self.is_pod_gone:
             await self._write_requested.wait()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(BATCH_DELAY):
-                    await self._urgent.wait()
+            if not self._urgent.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(BATCH_DELAY):
+                        await self._urgent.wait()
             self._write_requested.clear()
             self._urgent.clear()
             await self._write()

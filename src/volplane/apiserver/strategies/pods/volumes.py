@@ -16,6 +16,7 @@ HOST_PATH_TYPES = (
 )  # fmt: skip
 
 _WIRE = {f.name: f.encode_name for f in structs.fields(core.Volume)}
+_PROJECTIONS = {f.name: f.encode_name for f in structs.fields(core.VolumeProjection)}
 # If several sources are set, those after the first in this order are forbidden.
 _FIRST = ("empty_dir", "host_path", "git_repo", "gce_persistent_disk", "aws_elastic_block_store", "secret")
 _SOURCES = (*_FIRST, *(name for name in _WIRE if name not in (*_FIRST, "name")))
@@ -143,9 +144,7 @@ def _projected_volume(path: str, source: core.ProjectedVolumeSource) -> Causes:
 
 
 def _projection(path: str, part: core.VolumeProjection) -> Causes:
-    given = [
-        f.encode_name for f in structs.fields(core.VolumeProjection) if getattr(part, f.name) is not None
-    ]
+    given = [wire for name, wire in _PROJECTIONS.items() if getattr(part, name) is not None]
     yield from checks.at_most_one(path, given, "volume type")
     if part.secret is not None:
         yield from checks.present(f"{path}.name", part.secret.name)

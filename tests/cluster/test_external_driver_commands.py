@@ -160,3 +160,12 @@ def test_a_python_of_an_environment_that_a_script_starts_is_visible(tmp_path: Pa
     python.touch()
     (tmp_path / "venv" / "pyvenv.cfg").touch()
     assert host_paths.hidden_paths(Command(("/bin/sh", "run.sh", str(python)))) == (str(tmp_path / "venv"),)
+
+
+def test_the_libraries_of_an_installed_program_that_a_script_starts_are_visible(tmp_path: Path) -> None:
+    """A program in JavaScript loads them from beside its directory `bin`."""
+    program = tmp_path / "driver" / "bin" / "driver"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    wanted = host_paths.hidden_paths(Command(("/bin/sh", "run.sh", str(program))))
+    assert wanted == (str(tmp_path / "driver"),)

@@ -275,3 +275,19 @@ async def test_a_copy_can_be_requested_again_after_its_source_was_expanded(tmp_p
         assert await w.create("copy", 1, volume_content_source=from_volume(volume)) == copy
         again = w.create("another", 1, volume_content_source=from_volume(volume))
         await expect_error(Code.OUT_OF_RANGE, again)
+
+
+async def test_a_copy_can_be_requested_again_after_its_source_was_deleted(tmp_path: Path) -> None:
+    """A caller that never got the answer would otherwise leave the copy behind."""
+    async with ebs_environment(tmp_path) as w:
+        volume = await w.create("source", 1)
+        request = v1.CreateSnapshotRequest(source_volume_id=volume, name="snapshot")
+        snapshot = (await w.controller.call("CreateSnapshot", request)).snapshot.snapshot_id
+        sources = {"restored": from_snapshot(snapshot), "clone": from_volume(volume)}
+        copies = {name: await w.create(name, 1, volume_content_source=s) for name, s in sources.items()}
+        await w.controller.call("DeleteSnapshot", v1.DeleteSnapshotRequest(snapshot_id=snapshot))
+        await w.delete(volume)
+        for name, source in sources.items():
+            assert await w.create(name, 1, volume_content_source=source) == copies[name]
+            await expect_error(Code.ALREADY_EXISTS, w.create(name, 2, volume_content_source=source))
+            await expect_error(Code.NOT_FOUND, w.create("another", 1, volume_content_source=source))

@@ -78,6 +78,12 @@ LOST = Fault.LOST_REPLY
         ((CREATE, DELETE), ATTACH, {"NOT_FOUND"}),
         ((CREATE, DELETE), Step("CreateSnapshot"), {"NOT_FOUND"}),
         ((CREATE,), Step("CreateVolume", mistake=Mistake.OTHER_SIZE), {"ALREADY_EXISTS"}),
+        ((CREATE, CLONE), structs.replace(CLONE, mistake=Mistake.OTHER_SIZE), {"ALREADY_EXISTS"}),
+        (
+            (CREATE, CLONE, DELETE),
+            structs.replace(CLONE, mistake=Mistake.OTHER_SIZE),
+            {"ALREADY_EXISTS", "NOT_FOUND"},
+        ),
         ((CREATE,), Step("ControllerPublishVolume", mistake=Mistake.NO_CAPABILITY), {"INVALID_ARGUMENT"}),
         ((CREATE,), Step("ControllerPublishVolume", mistake=Mistake.UNKNOWN_NODE), {"NOT_FOUND"}),
         (
@@ -148,6 +154,44 @@ def test_a_volume_without_a_known_id_is_created_again_before_other_calls() -> No
     assert not is_sent(model, ATTACH)
     assert not is_sent(model, DELETE)
     assert model.next_teardown_step() == CREATE
+
+
+def test_a_volume_that_was_perhaps_deleted_and_created_again_has_perhaps_another_id() -> None:
+    model = model_after(CREATE, structs.replace(DELETE, fault=LOST), structs.replace(CREATE, fault=LOST))
+    assert not is_sent(model, DELETE)  # with the old id it would leave the new volume behind
+    assert model.next_teardown_step() == CREATE
+    model.learn([(CREATE, Answer(Code.OK, id="new"))])
+    assert is_sent(model, DELETE)
+    assert model.next_teardown_step() == DELETE
+
+
+def test_a_volume_without_an_id_whose_source_is_gone_was_never_created() -> None:
+    model = model_after(CREATE, DELETE, structs.replace(CLONE, fault=LOST))
+    again = model.next_teardown_step()
+    assert again == Step("CreateVolume", volume=1)
+    model.learn([(again, Answer(Code.NOT_FOUND))])
+    assert model.next_teardown_step() is None
+
+
+def test_a_copy_whose_source_is_gone_has_its_old_id_or_does_not_exist() -> None:
+    deleted, created = Step("DeleteVolume", volume=1, fault=LOST), structs.replace(CLONE, fault=LOST)
+    model = model_after(CREATE, CLONE, DELETE, deleted, created)
+    again = model.next_teardown_step()
+    assert again == Step("CreateVolume", volume=1)
+    model.learn([(again, Answer(Code.NOT_FOUND))])
+    assert model.next_teardown_step() == Step("DeleteVolume", volume=1)
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, LOST])
+def test_a_snapshot_of_an_earlier_volume_of_its_name_does_not_keep_a_volume(fault: Fault) -> None:
+    restored = Step("CreateVolume", source=Source.SNAPSHOT)
+    removed = Step("DeleteSnapshot", fault=fault)
+    model = model_after(CREATE, Step("CreateSnapshot"), DELETE, restored)
+    model.learn([(removed, Answer(Code.FAILED_PRECONDITION if fault is Fault.NONE else None))])
+    assert model.next_teardown_step() == DELETE
+    assert is_sent(model, DELETE)
+    model.learn([(DELETE, OK)])
+    assert model.next_teardown_step() == Step("DeleteSnapshot")
 
 
 def test_unstage_before_unpublish_suspends_the_data_until_the_volume_was_taken_down() -> None:

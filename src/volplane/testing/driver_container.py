@@ -25,7 +25,7 @@ from volplane.node.containers.cri.first_process import FirstProcess
 from volplane.node.containers.cri.image_names import with_default_tag
 from volplane.node.containers.cri.removal import remove_node
 from volplane.node.containers.cri.runtime import read_pid
-from volplane.testing.driver_process import LOG_TAIL, SECRETS, DriverProcess, DriverStartError, RunningDriver
+from volplane.testing.driver_process import LOG_TAIL, DriverProcess, DriverStartError, RunningDriver
 
 PULL_TIMEOUT = 600.0
 NAMESPACE = "volplane-test-driver"
@@ -148,8 +148,7 @@ class DriverContainer(DriverProcess):
         directory = str(self.root.parent)
         places = {path: str(self._state / name) for path, name in self._image.directories.items()}
         places |= self._image.host_paths
-        if self.secrets:
-            places[SECRETS] = self.secrets
+        places |= self.binds
         mounts = [v1.Mount(container_path=path, host_path=source) for path, source in places.items()]
         own = v1.Mount(
             container_path=directory, host_path=directory, propagation=v1.PROPAGATION_BIDIRECTIONAL

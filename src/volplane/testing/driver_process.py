@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -79,7 +80,8 @@ class DriverProcess:
             MODE: mode,
         }
         self.environment: dict[str, str] = {}  # for the driver, beside the variables of an instance
-        self.secrets = ""  # a directory that the driver sees as /var/run/secrets, as in a pod
+        # Directories that the driver sees at other paths, as in a pod: path → directory.
+        self.binds: dict[str, str] = {}
         # A new process has a copy of all open files until it runs its program, and a volume with an open file
         # cannot be unmounted: files of volumes are not open meanwhile.
         self.file_lock = asyncio.Lock()
@@ -123,8 +125,8 @@ class DriverProcess:
 
     async def _spawn(self, argv: list[str], env: dict[str, str]) -> RunningDriver:
         script = f"cd {shlex.quote(self._command.directory)} && exec {shlex.join(argv)}"
-        if self.secrets:
-            script = with_secrets(self.secrets, script)
+        if self.binds:
+            script = with_binds(self.binds, script)
         return await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env={**os.environ, **env})
 
     def _report_wait(self) -> None:
@@ -158,7 +160,7 @@ class DriverProcess:
         In a mount namespace of its own, its remounts are not seen by others: a target that it binds and makes
         read-only afterwards is writable outside.
         """
-        return f"/proc/{self._process.pid}/root{path}" if self.secrets and self._process is not None else path
+        return f"/proc/{self._process.pid}/root{path}" if self.binds and self._process is not None else path
 
     async def kill(self) -> None:
         """Kill the process and everything that it has started (SIGKILL); its mounts remain."""
@@ -236,14 +238,15 @@ class DriverProcess:
             return ""
 
 
-def with_secrets(directory: str, script: str) -> str:
-    """A script that runs another one in a mount namespace where the directory is /var/run/secrets.
+def with_binds(binds: Mapping[str, str], script: str) -> str:
+    """A script that runs another one in a mount namespace where directories are at other paths.
 
     Mounts that are shared with this namespace stay so: the driver's volumes are seen by both.
     """
-    # Not recursive: only the mount below /var/run/secrets must not be seen by others.
-    own = "mount --make-private /; mount --make-private /run 2>/dev/null"
-    inner = f"{own}; mount --bind {shlex.quote(directory)} {SECRETS} && {script}"
+    # Not recursive: only the mounts below these paths must not be seen by others.
+    private = [f"mount --make-private {place} 2>/dev/null" for place in ("/run", *binds)]
+    mounts = [f"mount --bind {shlex.quote(source)} {shlex.quote(path)} &&" for path, source in binds.items()]
+    inner = "; ".join(["mount --make-private /", *private, " ".join([*mounts, script])])
     return f"exec unshare --mount --propagation unchanged /bin/sh -c {shlex.quote(inner)}"
 
 

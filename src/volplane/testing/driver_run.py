@@ -84,8 +84,9 @@ async def run_driver_tests(
         async with SocketEnv(
             external, directory, seed=settings.seed, nodes=nodes, api_server=api_server, **given
         ) as env:
-            # A driver that needs an API server, or a container, cannot be started alone, to be asked again.
-            facts = [_describe_driver(env)] if env.has_api_server or external.runs_images else []
+            # A driver that needs more than its command cannot be started alone, to be asked again.
+            needs_more = env.has_api_server or env.has_instances or external.runs_images
+            facts = [_describe_driver(env)] if needs_more else []
             _record_driver_info(run, env)
             if env.given.ids and env.reported.has("create"):
                 raise CannotStart("--volume-id is for drivers that do not create volumes, and this one does")

@@ -30,6 +30,7 @@ from volplane.host import Host, copies
 from volplane.host.mounts import bind, make_shared, read_table, unmount
 from volplane.testing import capabilities
 from volplane.testing.bare_api_server import BareApiServer, asks_for_api_server
+from volplane.testing.bare_instances import BareInstances, asks_for_instance
 from volplane.testing.case import CaseFailure, NotSupported
 from volplane.testing.driver_container import DriverContainer, DriverContainers
 from volplane.testing.driver_process import SECRETS, DriverProcess, DriverStartError
@@ -181,7 +182,7 @@ class SocketEnv:
             instance.file_lock = self.file_lock
         self._stack = AsyncExitStack()
         self._external, self._wants_api_server = external, api_server or external.has_account
-        self.has_api_server = False
+        self.has_api_server = self.has_instances = self._is_shared = False
 
     def _make_instance(self, name: str, command: Command, mode: str) -> DriverProcess:
         if command.container is None or self._containers is None:
@@ -207,7 +208,7 @@ class SocketEnv:
             if self._containers is not None:
                 await self._containers.check()
                 self._stack.push_async_callback(self._containers.close)
-                await self.host.call(self._share_directory)
+                await self._share_directory_once()
             if self._wants_api_server:
                 await self._start_api_server()
             await self._start_drivers()
@@ -218,30 +219,57 @@ class SocketEnv:
         return self
 
     async def _start_drivers(self) -> None:
-        """Start all instances; if they end because they find no API server, start one."""
-        try:
-            await asyncio.gather(*(instance.start() for instance in self.instances))
-        except DriverStartError as error:
-            if self.has_api_server or not asks_for_api_server(str(error)):
-                raise
+        """Start all instances; if they end because something of a cluster is missing, add it."""
+        while True:
+            # All to their end: one that still starts would start once more.
+            starts = (instance.start() for instance in self.instances)
+            errors = [e for e in await asyncio.gather(*starts, return_exceptions=True) if e is not None]
+            if not errors:
+                return
             for instance in self.instances:
                 await instance.kill()
+            if not await self._add_what_is_missing("\n".join(map(str, errors))):
+                raise errors[0]
+
+    async def _add_what_is_missing(self, log: str) -> bool:
+        """Add the surroundings that the end of a driver's log names; False if it names none."""
+        is_added = False
+        if not self.has_api_server and asks_for_api_server(log):
             await self._start_api_server()
-            await asyncio.gather(*(instance.start() for instance in self.instances))
+            is_added = True
+        if not self.has_instances and asks_for_instance(log):
+            await self._start_instances()
+            is_added = True
+        return is_added
+
+    async def _start_instances(self) -> None:
+        names = [instance.name for instance in self.instances]
+        instances = BareInstances(self.directory / "ec2", names)
+        await self._stack.enter_async_context(instances)
+        await self._share_directory_once()
+        for instance in self.instances:
+            instance.environment |= instances.environment(instance.name)
+            instance.binds |= instances.binds(instance.name)
+        self.has_instances = True
 
     async def _start_api_server(self) -> None:
         names = [instance.name for instance in self.instances]
         server = BareApiServer(self._external, self.directory / "api", names)
         await self._stack.enter_async_context(server)
         await self.host.call(self._make_secrets_directory)
-        if self._containers is None:
-            await self.host.call(self._share_directory)
+        await self._share_directory_once()
         for instance in self.instances:
-            instance.environment, instance.secrets = server.environment, str(server.secrets)
+            instance.environment |= server.environment
+            instance.binds[SECRETS] = str(server.secrets)
         self.has_api_server = True
 
+    async def _share_directory_once(self) -> None:
+        if not self._is_shared:
+            self._is_shared = True
+            await self.host.call(self._share_directory)
+
     def _share_directory(self) -> None:
-        """Let this namespace see the mounts of drivers in containers, or with their own /var/run/secrets."""
+        """Let this namespace see the mounts of drivers that have mount namespaces of their own."""
         place = str(self.directory)
         bind(place, place, readonly=False, recursive=False)
         self._stack.callback(unmount, place, detach=True)
@@ -258,6 +286,7 @@ class SocketEnv:
             await self._stop_drivers()
         finally:
             await self._stack.aclose()
+            await self._release_machine()
 
     async def _remove_volumes(self) -> None:
         """Remove what an interrupted case has left: an attached volume stays so when the driver has ended."""
@@ -270,6 +299,8 @@ class SocketEnv:
         for instance in self.instances:
             await instance.stop()
         await self.force_unmount()
+
+    async def _release_machine(self) -> None:
         # A case reports leaked devices; release them here anyway.
         for device, file in (await self.host.loops()).items():
             if file.startswith(f"{self.directory}/"):

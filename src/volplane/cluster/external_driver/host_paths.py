@@ -47,10 +47,16 @@ def _paths_of(command: Command) -> Iterator[str]:
 def _paths_of_argument(path: str) -> Iterator[str]:
     """What a path in an argument leads to; it may be a program, for a script that starts it."""
     environment = os.path.dirname(os.path.dirname(path))
-    if os.path.exists(os.path.join(environment, "pyvenv.cfg")):
+    if os.path.exists(os.path.join(environment, "pyvenv.cfg")) or _is_installed_program(path):
         yield from _install_directory(path)
     for one in dict.fromkeys((path, os.path.realpath(path))):
         yield from _with_neighbours(one)
+
+
+def _is_installed_program(path: str) -> bool:
+    """Whether it is a program in a directory `bin`, whose libraries may be beside that."""
+    in_bin = os.path.basename(os.path.dirname(path)) == "bin"
+    return in_bin and os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def _interpreter(program: str) -> str:

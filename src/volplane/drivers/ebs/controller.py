@@ -75,33 +75,33 @@ class EbsController(GroupCalls):
             raise InvalidArgument(f"volume capabilities not supported: {why_not}")
         disk = _parse(request)
         with translate_errors():
-            origin = await self._copy_source(request.volume_content_source)
-            volume = await self._find_or_create(request, disk, origin)
+            volume = await self._find_or_create(request, disk)
             await wait_until_created(self._ec2, volume.id, volume.state)
         return v1.CreateVolumeResponse(volume=_to_csi_volume(volume, disk.context))
 
-    async def _copy_source(self, source: v1.VolumeContentSource) -> CopySource:
-        """What the new disk is copied from; NOT_FOUND if it does not exist."""
-        match source.WhichOneof("type"):
-            case "snapshot":
-                snapshot = await self._ec2.snapshot(require_snapshot_id(source.snapshot.snapshot_id))
-                return CopySource(snapshot.size, snapshot=snapshot.id)
-            case "volume":
-                volume = await self._ec2.volume(_require_volume_id(source.volume.volume_id))
-                return CopySource(volume.size, volume=volume.id, zone=volume.zone)
-        return CopySource()
-
-    async def _find_or_create(
-        self, request: v1.CreateVolumeRequest, disk: DiskParameters, origin: CopySource
-    ) -> Ec2Volume:
+    async def _find_or_create(self, request: v1.CreateVolumeRequest, disk: DiskParameters) -> Ec2Volume:
+        origin = _named_source(request.volume_content_source)
         try:
+            origin = await self._describe_source(origin)
             size = disk.size(request.capacity_range, least=origin.size)
-        except OutOfRange:
-            # The call may be repeated, and its source may have been expanded after the copy.
+        except (OutOfRange, Ec2Error) as error:
+            # The call may be repeated, and its source may have been expanded or deleted after the copy.
+            if isinstance(error, Ec2Error) and error.code not in error_codes.SOURCE_NOT_FOUND:
+                raise
             if (existing := await self._find_existing_volume(request, disk, origin)) is None:
                 raise
             return existing
         return await self._create(request, disk, size, await self._zone(request, origin), origin)
+
+    async def _describe_source(self, source: CopySource) -> CopySource:
+        """The source with its size and zone; Ec2Error if it does not exist."""
+        if source.snapshot:
+            snapshot = await self._ec2.snapshot(source.snapshot)
+            return CopySource(snapshot.size, snapshot=snapshot.id)
+        if source.volume:
+            volume = await self._ec2.volume(source.volume)
+            return CopySource(volume.size, volume=volume.id, zone=volume.zone)
+        return source
 
     async def _create(
         self, request: v1.CreateVolumeRequest, disk: DiskParameters, size: int, zone: str, origin: CopySource
@@ -117,13 +117,16 @@ class EbsController(GroupCalls):
             if error.code != error_codes.MISMATCH:
                 raise
             if (existing := await self._find_existing_volume(request, disk, origin)) is None:
-                raise AlreadyExists(f"{request.name} exists with other properties than requested") from error
+                raise AlreadyExists(f"{request.name} was requested with other properties") from error
             return existing
 
     async def _find_existing_volume(
         self, request: v1.CreateVolumeRequest, disk: DiskParameters, origin: CopySource
     ) -> Ec2Volume | None:
-        """The volume that was created under this name with other arguments, if it satisfies this request."""
+        """The volume that was created under this name, perhaps with other arguments.
+
+        Raises AlreadyExists if it does not satisfy this request.
+        """
         found = await self._ec2.volumes({f"tag:{NAME_TAG}": request.name})
         wanted = request.capacity_range
         for volume in found:
@@ -135,6 +138,8 @@ class EbsController(GroupCalls):
             )
             if fits and alike and _reaches(request, volume.zone):
                 return volume
+        if found:
+            raise AlreadyExists(f"{request.name} exists with other properties than requested")
         return None
 
     async def _zone(self, request: v1.CreateVolumeRequest, origin: CopySource) -> str:
@@ -297,6 +302,16 @@ def _require_volume_id(volume: str) -> str:
     if not _VOLUME.fullmatch(volume):
         raise NotFound(f"volume {volume} does not exist")
     return volume
+
+
+def _named_source(source: v1.VolumeContentSource) -> CopySource:
+    """The source that a request names; NOT_FOUND if its id cannot be one of ours."""
+    match source.WhichOneof("type"):
+        case "snapshot":
+            return CopySource(snapshot=require_snapshot_id(source.snapshot.snapshot_id))
+        case "volume":
+            return CopySource(volume=_require_volume_id(source.volume.volume_id))
+    return CopySource()
 
 
 def _zone_of(term: v1.Topology) -> str:

@@ -11,6 +11,7 @@ from volplane.sdk import errors
 
 SNAPSHOT_NOT_FOUND = "InvalidSnapshot.NotFound"
 VOLUME_NOT_FOUND = "InvalidVolume.NotFound"
+SOURCE_NOT_FOUND = frozenset({SNAPSHOT_NOT_FOUND, VOLUME_NOT_FOUND})
 INSTANCE_NOT_FOUND = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 IN_USE = "VolumeInUse"
 WRONG_STATE = "IncorrectState"

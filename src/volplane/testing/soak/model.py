@@ -117,11 +117,16 @@ class Model:
         self.kinds, self.limits = tuple(kinds), limits
         self.facts: dict[Fact, Known] = {}
         self.ids: dict[int, str] = {}  # of volumes; kept after the deletion
+        # Volumes that were perhaps deleted, and then perhaps created again, with another id.
+        self.outdated_ids: set[int] = set()
         self.arguments: dict[int, CreateArguments] = {}
         self.capacity: dict[int, int] = {}  # at least
         self.largest: dict[int, int] = {}  # at most: an expansion without an answer may have been done
         self.data: dict[int, Data] = {}
         self.contexts: dict[tuple[int, int], Mapping[str, str]] = {}  # by volume and node
+        # The arguments of the volume that a copy was made of: a later volume with its name has others.
+        self.snapshot_origin: dict[int, CreateArguments | None] = {}
+        self.clone_origin: dict[int, CreateArguments | None] = {}
         self.snapshot_ids: dict[int, str] = {}
         self.snapshot_volume: dict[int, int] = {}
         self.snapshot_source: dict[int, str] = {}  # the volume's id
@@ -139,6 +144,9 @@ class Model:
     def maybe(self, *fact: str | int) -> bool:
         """Whether it is true or uncertain."""
         return self.knowledge(*fact) is not Known.NO
+
+    def has_id(self, volume: int) -> bool:
+        return volume in self.ids and volume not in self.outdated_ids
 
     def published_targets(self, volume: int, node: int) -> list[int]:
         """Targets that are published, perhaps."""
@@ -169,19 +177,21 @@ class Model:
 
     def dependents(self, volume: int) -> bool:
         """Whether snapshots or clones of the volume exist, perhaps."""
-        snapshots = any(v == volume and self.maybe("snapshot", k) for k, v in self.snapshot_volume.items())
-        return snapshots or any(
-            a.source is Source.VOLUME and a.origin == volume and self.maybe("volume", v)
-            for v, a in self.arguments.items()
-        )
+        return any(known is not Known.NO for known in self._copies(volume))
 
     def may_be_copied(self, volume: int) -> bool:
         """Whether a snapshot or clone whose call has no answer may still be made of the volume."""
-        snapshots = (k for k, v in self.snapshot_volume.items() if v == volume)
-        clones = (v for v, a in self.arguments.items() if a.source is Source.VOLUME and a.origin == volume)
-        return any(self.knowledge("snapshot", k) is Known.MAYBE for k in snapshots) or any(
-            self.knowledge("volume", v) is Known.MAYBE for v in clones
-        )
+        return any(known is Known.MAYBE for known in self._copies(volume))
+
+    def _copies(self, volume: int) -> Iterator[Known]:
+        """What is known of each snapshot and clone of the volume, not of an earlier one with its name."""
+        mine = self.arguments.get(volume)
+        for snapshot, origin in self.snapshot_origin.items():
+            if self.snapshot_volume[snapshot] == volume and origin is mine:
+                yield self.knowledge("snapshot", snapshot)
+        for clone, origin in self.clone_origin.items():
+            if self.arguments[clone].origin == volume and origin is mine:
+                yield self.knowledge("volume", clone)
 
     def has_restored_volumes(self, snapshot: int) -> bool:
         """Whether volumes from the snapshot exist, perhaps."""
@@ -268,7 +278,11 @@ class Model:
             if effect is not None:
                 self.facts[effect[0]] = Known.YES if effect[1] else Known.NO
             self._learn_success(step, answer)
+        elif step.call == "CreateVolume" and answer.code is Code.NOT_FOUND:
+            self._learn_missing_source(step.volume)
         elif effect is not None and answer.code not in REFUSALS:
+            if step.call == "CreateVolume" and self.knowledge("volume", step.volume) is Known.MAYBE:
+                self.outdated_ids.add(step.volume)
             self.facts[effect[0]] = _uncertain(self.knowledge(*effect[0]), effect[1])
             if (answer.code is not None and not effect[1]) or self.comes_too_early(step):
                 self.disordered.add((step.volume, step.node))
@@ -277,15 +291,26 @@ class Model:
                 if answer.code is None and self.in_use(step.volume):
                     self.abandoned.add(step.volume)
 
+    def _learn_missing_source(self, volume: int) -> None:
+        """Without its source the volume was not created by an earlier call without an answer either."""
+        if volume in self.outdated_ids:
+            self.outdated_ids.discard(volume)
+        elif volume not in self.ids:
+            self.facts["volume", volume] = Known.NO
+
     def _note_request(self, step: Step) -> None:
         """What is true whatever the answer is."""
         match step.call:
             case "CreateVolume":
                 if not self.maybe("volume", step.volume):
                     self.arguments[step.volume] = self.create_arguments(step)
+                    self.clone_origin.pop(step.volume, None)
+                    if step.source is Source.VOLUME:
+                        self.clone_origin[step.volume] = self.arguments.get(step.origin)
                     self.data[step.volume] = self._source_data(step)
                     self.capacity[step.volume] = 0
                     self.ids.pop(step.volume, None)  # the id of an earlier volume with this name
+                    self.outdated_ids.discard(step.volume)
                     self.largest[step.volume] = self.arguments[step.volume].size
                 elif self.knowledge("volume", step.volume) is Known.MAYBE:
                     first = self.arguments[step.volume]
@@ -300,6 +325,7 @@ class Model:
                 if not self.maybe("snapshot", step.snapshot):
                     self.snapshot_ids.pop(step.snapshot, None)
                     self.snapshot_volume[step.snapshot] = step.volume
+                    self.snapshot_origin[step.snapshot] = self.arguments.get(step.volume)
                     self.snapshot_source[step.snapshot] = self.ids.get(step.volume, "")
                     self.snapshot_data[step.snapshot] = data
                     self.snapshot_size[step.snapshot] = self.largest.get(step.volume, 0)
@@ -318,6 +344,7 @@ class Model:
         match step.call:
             case "CreateVolume":
                 self.ids[volume] = answer.id
+                self.outdated_ids.discard(volume)
                 self.capacity[volume] = max(self.capacity.get(volume, 0), answer.capacity)
                 self.largest[volume] = max(self.largest.get(volume, 0), answer.capacity)
             case "DeleteVolume" if self.in_use(volume):
@@ -398,7 +425,7 @@ class Model:
 
     def next_removal_step(self, volume: int) -> Step | None:
         """The next call that takes a volume off all nodes."""
-        if self.knowledge("volume", volume) is Known.MAYBE and volume not in self.ids:
+        if self.knowledge("volume", volume) is Known.MAYBE and not self.has_id(volume):
             return Step("CreateVolume", volume=volume)  # to learn its id
         for node in range(self.limits.nodes):
             for target in self.published_targets(volume, node):

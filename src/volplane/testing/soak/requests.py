@@ -205,7 +205,7 @@ class LifeVolumes:
     def with_unknown_ids(self) -> list[VolumeUnderTest]:
         """All volumes, to clean up; one whose CreateVolume has no answer has no id."""
         for number, volume in self._volumes.items():
-            if self._model.maybe("volume", number) and number not in self._model.ids:
+            if self._model.maybe("volume", number) and not self._model.has_id(number):
                 volume.made = v1.Volume()
         return self.seen
 

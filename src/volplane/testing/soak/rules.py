@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from volplane.csi.outcome import Code
-from volplane.testing.soak.model import Answer, Known, Model
+from volplane.testing.soak.model import Answer, CreateArguments, Known, Model
 from volplane.testing.soak.steps import WRITE, Mistake, Source, Step
 
 Codes = frozenset[Code]
@@ -87,6 +87,13 @@ def _for_create(model: Model, step: Step) -> Codes:
     return MISSING | again | (frozenset() if arguments.source_id else INVALID)
 
 
+def _missing_source(model: Model, arguments: CreateArguments) -> Codes:
+    """NOT_FOUND if the source may be gone: the driver may miss it before it compares other arguments."""
+    if arguments.source is Source.NONE or model.source_known(arguments) is Known.YES:
+        return frozenset()
+    return MISSING
+
+
 def _for_attach(model: Model, step: Step) -> Codes:
     volume, node, limit = step.volume, step.node, model.limits.volumes_per_node
     there = sum(model.maybe("attached", v, node) for v in range(len(model.kinds)) if v != volume)
@@ -136,7 +143,7 @@ def _for_mistake(model: Model, step: Step) -> Codes:
             used = IN_USE if model.in_use(step.volume) else frozenset()
             return MISSING | used
         case Mistake.OTHER_SIZE | Mistake.OTHER_SOURCE:
-            return frozenset({Code.ALREADY_EXISTS})
+            return Codes({Code.ALREADY_EXISTS}) | _missing_source(model, model.create_arguments(step))
         case _:
             return _for_unknown_volume(model, step)
 

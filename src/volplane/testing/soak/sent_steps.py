@@ -25,14 +25,15 @@ def is_sent(model: Model, step: Step) -> bool:
         )
     if volume in model.abandoned or (step.source is Source.VOLUME and step.origin in model.abandoned):
         return False
-    if step.call != "CreateVolume" and not _has_id(model.knowledge("volume", volume), volume in model.ids):
+    if step.call != "CreateVolume" and not _has_id(model.knowledge("volume", volume), model.has_id(volume)):
         return False
     in_order = (volume, node) not in model.disordered
     match step.call:
         case "CreateVolume":
             return _may_create(model, step)
         case "DeleteVolume" | "ControllerExpandVolume":
-            return step.mistake != "" or not _is_pending_source(model, volume)
+            # A call without an answer, which may still make a copy of the volume, must be repeated first.
+            return step.mistake != "" or not model.may_be_copied(volume)
         case "CreateSnapshot":
             return _may_snapshot(model, step)
         case "NodeStageVolume" | "NodePublishVolume":
@@ -81,21 +82,8 @@ def _may_create(model: Model, step: Step) -> bool:
     if step.source is Source.VOLUME:
         known = model.knowledge("volume", step.origin)
         same = model.kinds[step.origin] is model.kinds[step.volume]
-        return same and step.origin != step.volume and _has_id(known, step.origin in model.ids)
+        return same and step.origin != step.volume and _has_id(known, model.has_id(step.origin))
     return True
-
-
-def _is_pending_source(model: Model, volume: int) -> bool:
-    """Whether a copy of the volume may be in the making: its call must be repeated first."""
-    if any(
-        v == volume and model.knowledge("snapshot", k) is Known.MAYBE
-        for k, v in model.snapshot_volume.items()
-    ):
-        return True
-    return any(
-        a.source is Source.VOLUME and a.origin == volume and model.knowledge("volume", v) is Known.MAYBE
-        for v, a in model.arguments.items()
-    )
 
 
 def _may_snapshot(model: Model, step: Step) -> bool:

@@ -51,7 +51,7 @@ def serve(
     files: int = FEWEST_FILES,
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Run `work(stop)` to its end. SIGINT and SIGTERM set `stop`; a second signal exits at once.
+    """Run `work(stop)` to its end. SIGINT and SIGTERM set `stop`; a second Ctrl-C exits at once.
 
     `files`: the number of open files it needs. `wait_registry`: what its roles wait for, reported on the
     socket in $VOLPLANE_WAITS.
@@ -106,7 +106,8 @@ def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, An
 
 
 class StopSignals:
-    """SIGINT and SIGTERM: the first sets `stop`, the second exits at once.
+    """SIGINT and SIGTERM: the first sets `stop`. A SIGINT after it, a second Ctrl-C, exits at once; a SIGTERM
+    does not, because service managers and scripts repeat it.
 
     The handlers are Python's and not the loop's, because a loop that hangs in a system call handles no
     signals. After the first signal a thread watches the loop, and exits if the loop does not respond.
@@ -122,10 +123,11 @@ class StopSignals:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._watch.ident is not None:
+        if self._watch.ident is None:
+            self._watch.start()
+            self._loop.call_soon_threadsafe(self._stop.set)
+        elif number == signal.SIGINT:
             os._exit(130)
-        self._watch.start()
-        self._loop.call_soon_threadsafe(self._stop.set)
 
     def _watch_loop(self) -> None:
         with suppress(RuntimeError):  # the loop is closed

@@ -12,7 +12,7 @@ import pytest
 
 from tests.dist.conftest import Built, Home
 from tests.support import peers
-from tools import pythons
+from tools import archives, lock, pythons
 from tools.archives import PYTHONS
 from volplane.base.version import package_version
 
@@ -43,7 +43,7 @@ def test_the_metadata_is_complete_and_the_readme_renders(built: Built, wheel: Pa
     readme = metadata.get_payload()
     assert isinstance(readme, str)
     assert "](docs/" not in readme, "a link that leads nowhere on a package index"
-    assert {"volplane/py.typed", "volplane/manifests/__init__.py"} <= names
+    assert {"volplane/py.typed", "volplane/apiserver/defaults.yaml"} <= names
     assert any(name.endswith("/share/man/man1/volplane.1") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "tools/"))]
     with tarfile.open(sdist) as file:
@@ -60,12 +60,17 @@ def test_pip_installs_it(python: str, wheel: Path, home: Home) -> None:
     assert not (packages / "botocore").exists()
     assert (home.place / "venv" / "share" / "man" / "man1" / "volplane.1").exists()
     assert "volplane" in home.run("venv/bin/python", "-m", "volplane", "--help")
-    shown = home.run("venv/bin/volplane", "driver", "controller", "--driver", "ebs", code=1)
+    endpoint = f"unix://{home.place}/csi.sock"
+    words = ("driver", "controller", "--driver", "ebs", "--endpoint", endpoint)
+    shown = home.run("venv/bin/volplane", *words, code=1)
     assert "volplane[aws]" in shown, "it does not say what to install"
 
 
 @pytest.mark.peer("pipx")
-def test_pipx_installs_it(python: str, wheel: Path, home: Home) -> None:
+def test_pipx_installs_it(python: str, wheel: Path, home: Home, tmp_path: Path) -> None:
+    newest = tmp_path / "pip.txt"  # pipx installs it first
+    newest.write_text(lock.select_entries(["pip"]))
+    archives.download_wheels(str(newest))
     home.run(peers.path("pipx"), "install", "--python", python, wheel)
     home.check(home.bin / "volplane")
     assert "volplane explain" in home.run("kubectl-volplane", "explain", "--help")
@@ -80,7 +85,7 @@ def test_uv_installs_it(python: str, wheel: Path, home: Home) -> None:
 @pytest.mark.peer("uv")
 def test_uvx_runs_it_once(python: str, wheel: Path, home: Home) -> None:
     """`uvx` is `uv tool run`."""
-    home.check(peers.path("uv"), "tool", "run", "--python", python, "--from", wheel, "volplane")
+    home.check(peers.path("uv"), "tool", "run", "--quiet", "--python", python, "--from", wheel, "volplane")
     assert not home.bin.exists()
 
 

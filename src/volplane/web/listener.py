@@ -14,7 +14,6 @@ import errno
 import logging
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -27,7 +26,7 @@ BACKLOG = 1024
 AT_ONCE = 64  # connections accepted before other callbacks run
 PAUSE = 0.05  # seconds without accepting, after descriptors ran out
 LOG_INTERVAL = 60.0  # seconds between two log lines about the same problem
-_IDLE: int = socket.TCP_KEEPIDLE if sys.platform != "darwin" else socket.TCP_KEEPALIVE
+_IDLE: int = getattr(socket, "TCP_KEEPIDLE", 0) or getattr(socket, "TCP_KEEPALIVE", 0)  # its name on macOS
 KEEPALIVE = ((_IDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 

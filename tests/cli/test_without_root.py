@@ -110,7 +110,7 @@ def test_a_cluster_lives_without_root(user: OrdinaryUser) -> None:
     directory = user.home / ".volplane"
     user.volplane("up", "--nodes", "1", "--detach")
     user.kubectl(directory, "apply", "-f", "-", stdin=OBJECTS)
-    user.kubectl(directory, "wait", "--for=condition=Ready", "pod/user", "--timeout=60s")
+    user.kubectl(directory, "wait", "--for=condition=Ready", "pod/user", "--timeout=240s")
     read = ("exec", "user", "--", "cat", "/var/lib/mine/file", "/scratch/x")
     assert user.kubectl(directory, *read).split() == ["kept", "x"]
     for text in (
@@ -143,7 +143,7 @@ def test_a_cluster_lives_without_root(user: OrdinaryUser) -> None:
     assert not directory.exists()
     user.volplane("restore", str(archive))
     user.volplane("up", "--nodes", "1", "--detach")
-    user.kubectl(directory, "wait", "--for=condition=Ready", "pod/user", "--timeout=60s")
+    user.kubectl(directory, "wait", "--for=condition=Ready", "pod/user", "--timeout=240s")
     assert user.kubectl(directory, *read).split() == ["kept", "x"]
     user.volplane("delete", "--yes")
 

@@ -60,12 +60,15 @@ async def find_image(cri: CriClient, image: str) -> str:
     return reply.image.id
 
 
-async def run_sandbox(cri: CriClient, name: str, root: Path) -> str:
+def make_config(name: str, root: Path) -> v1.PodSandboxConfig:
     (root / "logs").mkdir(parents=True, exist_ok=True)
     meta = ObjectMeta(name=name, namespace="default", uid=f"uid-of-{name}")
     pod = Pod(metadata=meta, spec=PodSpec(containers=(Container(name="main"),)))
-    inputs = SandboxInputs(str(root), name, str(root / "logs"))
-    return await cri.run_sandbox(make_sandbox_config(pod, 0, inputs), "")
+    return make_sandbox_config(pod, 0, SandboxInputs(str(root), name, str(root / "logs")))
+
+
+async def run_sandbox(cri: CriClient, name: str, root: Path) -> str:
+    return await cri.run_sandbox(make_config(name, root), "")
 
 
 async def test_the_runtime_tells_what_it_is(containerd: Containerd) -> None:
@@ -133,6 +136,67 @@ async def test_removing_a_node_leaves_the_other_nodes_alone(containerd: Containe
         finally:
             await remove_node(containerd.endpoint, str(other))
         assert await cri.list_sandboxes(node_labels(str(other))) == []
+
+
+# runc whose start or delete of the container that a file names takes until the file is gone
+SLOW_RUNC = """#!/bin/sh
+for verb in start delete; do
+    case " $* " in *" $verb "*) while grep -qs "${*##* }" "$0.$verb"; do sleep 0.05; done;; esac
+done
+exec runc "$@"
+"""
+
+
+def hold_container(program: Path, id: str) -> None:
+    for verb in ("start", "delete"):
+        Path(f"{program}.{verb}").write_text(id)
+
+
+def release(program: Path, verb: str) -> None:
+    Path(f"{program}.{verb}").unlink()
+
+
+async def test_a_container_that_is_being_started_is_removed_with_its_node(
+    own_containerd: Containerd, tmp_path: Path
+) -> None:
+    """The runtime refuses it until the start is done, which nobody waits for after a power loss."""
+    program, config = tmp_path / "slow-runc", own_containerd.directory / "config.toml"
+    program.write_text(SLOW_RUNC)
+    program.chmod(0o755)
+    config.write_text(config.read_text().replace(str(own_containerd.find_handler("runc")), str(program)))
+    own_containerd.stop()
+    own_containerd.start()
+    root = tmp_path / "n" / "1"
+    own = node_labels(str(root))
+    async with connect(own_containerd.endpoint) as cri:
+        image = await pull(cri, "busybox:1.35")
+        sandbox_config = make_config("starting", root)
+        sandbox = await cri.run_sandbox(sandbox_config, "")
+        container = v1.ContainerConfig(
+            metadata=v1.ContainerMetadata(name="main"),
+            image=v1.ImageSpec(image=image),
+            command=["sleep", "infinity"],
+            labels=own,
+            log_path="main.log",
+            linux=v1.LinuxContainerConfig(),
+        )
+        made = await cri.create_container(sandbox, container, sandbox_config)
+        hold_container(program, made)
+        start = asyncio.create_task(cri.start_container(made))
+        await asyncio.sleep(0.5)
+        removal = asyncio.create_task(remove_node(own_containerd.endpoint, str(root)))
+        await asyncio.sleep(1)
+        assert not start.done()
+        assert not removal.done()
+        release(program, "start")  # and fails: the sandbox is being stopped
+        await asyncio.sleep(1)
+        assert not start.done()
+        release(program, "delete")
+        await asyncio.wait([start, removal])
+        assert isinstance(start.exception(), CriError)
+        assert removal.exception() is None
+        assert await cri.list_sandboxes(own) == []
+        assert await cri.list_containers(own) == []
 
 
 async def test_only_unused_images_of_the_node_itself_are_collected(

@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 
+from volplane.base.backoff import Backoff
+from volplane.base.retry import retry
 from volplane.node.containers.cri import cgroups, labels
-from volplane.node.containers.cri.client import CriClient, CriError, NotFoundInRuntime
+from volplane.node.containers.cri.client import CriClient, CriError, NotFoundInRuntime, RuntimeUnavailable
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 60.0  # seconds after which what the runtime refuses to remove is left
+RETRY = Backoff(0.05, 1.0)
+
 
 async def remove_node(endpoint: str, root: str) -> None:
-    """Kill the containers of the node with this directory, and remove them with their sandboxes."""
+    """Kill the containers of the node with this directory, and remove them with their sandboxes.
+
+    A runtime refuses to remove a container that it is starting, so refused calls are tried again.
+    """
     cri = CriClient(endpoint)
-    own = labels.node_labels(root)
+    refused: list[Exception] = []
+
+    def report(error: Exception) -> None:
+        if isinstance(error, RuntimeUnavailable):
+            raise error
+        refused.append(error)
+
     try:
-        for container in await cri.list_containers(own):
-            with suppress(NotFoundInRuntime):
-                await cri.stop_container(container.id, 0)
-        for sandbox in await cri.list_sandboxes(own):
-            with suppress(NotFoundInRuntime):
-                await cri.stop_sandbox(sandbox.id)
-                await cri.remove_sandbox(sandbox.id)
-            cgroups.remove_pod(sandbox.labels[labels.POD_UID], root)
-        cgroups.remove_node(root)
-    except CriError as error:
-        log.warning("containers of %s may be left in the container runtime: %s", root, error)
+        async with asyncio.timeout(PATIENCE):
+            await retry(partial(_remove_all, cri, root), on=CriError, backoff=RETRY, report=report)
+    except (CriError, TimeoutError) as error:
+        why = refused[-1] if refused else error
+        log.warning("containers of %s may be left in the container runtime: %s", root, why)
     finally:
         await cri.close()
+
+
+async def _remove_all(cri: CriClient, root: str) -> None:
+    own = labels.node_labels(root)
+    for container in await cri.list_containers(own):
+        with suppress(NotFoundInRuntime):
+            await cri.stop_container(container.id, 0)
+    for sandbox in await cri.list_sandboxes(own):
+        with suppress(NotFoundInRuntime):
+            await cri.stop_sandbox(sandbox.id)
+            await cri.remove_sandbox(sandbox.id)
+        cgroups.remove_pod(sandbox.labels[labels.POD_UID], root)
+    cgroups.remove_node(root)

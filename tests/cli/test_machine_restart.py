@@ -14,6 +14,8 @@ from tests.cli.test_lifecycle import Machine, make_machine
 from tests.support import machine
 from tests.support.power_cut import OBJECTS, detach, is_pod_running
 from tests.support.up import Up, wait_until
+from volplane.cluster import lifecycle
+from volplane.cluster.data_directory import DataDirectory
 from volplane.host import devices
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("kubectl")]
@@ -79,7 +81,7 @@ def test_a_stop_after_a_kill_leaves_nothing(home: Machine) -> None:
     wait_until("the pod has written", partial(is_pod_running, up), 120)
 
     os.kill(home.status("--name", "dev")["pid"], signal.SIGKILL)
-    home.run("stop", "--name", "dev")  # before its supervisor has started it again
+    assert lifecycle.stop(DataDirectory(up.directory))  # at once: its supervisor has not started it again
     assert not machine.leftovers(up.directory)
 
     home.run("start", "--name", "dev")

@@ -44,7 +44,8 @@ class Supervisor:
         while True:
             began = clock.now()
             code = await self._run_once()
-            if self._stop.is_set() or code == 0 or not self._was_ready:
+            was_killed = code < 0
+            if code == 0 or not self._was_ready or (self._stop.is_set() and not was_killed):
                 return code
             if clock.now() - began > STABLE:
                 failures.reset()

@@ -102,7 +102,7 @@ def test_a_test_that_the_vm_skips_has_not_passed(tmp_path: Path) -> None:
 def test_a_long_test_runs_in_the_vm_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VOLPLANE_TEST_VM", raising=False)
     done = run_without_the_capability(LONG, tmp_path)
-    assert "this machine lacks a capability; with VOLPLANE_TEST_VM=all it runs" in done.stdout
+    assert "this machine lacks what it needs; with VOLPLANE_TEST_VM=all it runs" in done.stdout
     assert done.returncode == pytest.ExitCode.OK, done.stdout
 
 

@@ -254,6 +254,16 @@ PEERS = (
         staged=True,
         optional=True,
     ),
+    # A node for comparison in `make bench`.
+    Peer(
+        "kubelet",
+        "k8s.io/kubernetes",
+        f"v1.{KUBERNETES}",
+        "k8s.io/kubernetes/cmd/kubelet",
+        variable="k8s.io/component-base/version.gitVersion",
+        staged=True,
+        optional=True,
+    ),
     Peer(
         "metrics-server",
         "sigs.k8s.io/metrics-server",

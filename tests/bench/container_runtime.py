@@ -1,5 +1,7 @@
 """(l) The measurements (a) and (d) with containerd, beside the floor: the runtime alone, without a volume.
 
+With the peer `kubelet` also those of upstream's kubelet, as a node of our cluster on the same runtime.
+
 The image is in a registry on loopback. `image: busybox` has the policy Always, so each pod asks the registry.
 """
 
@@ -7,15 +9,17 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import structs
 
-from tests.bench import claim_to_pod, pods
+from tests.bench import claim_to_pod, pods, upstream_kubelet
 from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure
+from tests.bench.upstream_kubelet import UpstreamKubelet
+from tests.support import peers
 from tests.support.cri import image
 from tests.support.cri.containerd import PAUSE, Containerd, run_containerd
 from tests.support.cri.registry import run_registry
@@ -37,15 +41,25 @@ async def measure(nodes: int, journeys: int, count: int, rounds: int) -> list[Fi
         figures = await measure_floor(runtime, journeys)
         arguments = ("--container-runtime-endpoint", runtime.endpoint)
         async with ClusterProcess(nodes, *arguments) as running:
-            measured = await claim_to_pod.measure(running, journeys)
-            measured += await pods.measure(running, count, rounds)
-    return figures + [mark_figure(figure) for figure in measured]
+            figures += mark("containerd", await measure_pods(running, journeys, count, rounds))
+        if (program := peers.find(upstream_kubelet.PROGRAM)) is not None:
+            async with ClusterProcess(1) as running, UpstreamKubelet(running, runtime, program):
+                measured = await measure_pods(running, journeys, count, rounds)
+                figures += mark("upstream's kubelet", measured)
+    return figures
 
 
-def mark_figure(figure: Figure) -> Figure:
-    """Name it as one with a container runtime; the aims are those of processes."""
-    floor = FLOORS.get(figure.name, "")
-    return structs.replace(figure, key=KEY, name=f"containerd: {figure.name}", aim=None, floor=floor)
+async def measure_pods(running: ClusterProcess, journeys: int, count: int, rounds: int) -> list[Figure]:
+    figures = await claim_to_pod.measure(running, journeys)
+    return figures + await pods.measure(running, count, rounds)
+
+
+def mark(kind: str, figures: Iterable[Figure]) -> list[Figure]:
+    """Name them as those with a container runtime; the aims are those of processes."""
+    return [
+        structs.replace(each, key=KEY, name=f"{kind}: {each.name}", aim=None, floor=FLOORS.get(each.name, ""))
+        for each in figures
+    ]
 
 
 @contextmanager

@@ -221,6 +221,23 @@ def test_limits_are_those_of_the_cgroup(up: CriUp, name: str) -> None:
     assert resources["cpu"]["shares"] == 256
 
 
+def test_usage_is_that_of_the_runtime(up: CriUp, name: str) -> None:
+    up.run_pod(name, "sh", "-c", "while true; do :; done")
+    path = "/api/v1/nodes/worker-1/proxy"
+
+    def find_usage() -> Any:
+        pods = json.loads(up.kubectl("get", "--raw", f"{path}/stats/summary"))["pods"]
+        found = [c for pod in pods if pod["podRef"]["name"] == name for c in pod["containers"]]
+        return [c for c in found if c["cpu"].get("usageCoreNanoSeconds", 0) > 10**8]
+
+    (usage,) = up.wait("its CPU time is counted", find_usage)
+    assert (usage["name"], usage["memory"]["workingSetBytes"] > 0) == ("main", True)
+    own = f'{{container="main",namespace="default",pod="{name}"}}'
+    metrics = up.kubectl("get", "--raw", f"{path}/metrics/resource")
+    assert f"container_cpu_usage_seconds_total{own}" in metrics
+    assert f"container_memory_working_set_bytes{own}" in metrics
+
+
 def test_the_security_context_is_enforced(up: CriUp, name: str) -> None:
     context = {
         "runAsUser": 1234,
@@ -264,6 +281,57 @@ def test_a_privileged_pod_may_mount_and_shares_it_with_the_machine(
     assert (place / "m" / "f").read_text() == "in\n"
     up.exec(name, "umount", "/plugins/m")
     assert list((place / "m").iterdir()) == []
+
+
+def mount_read_only(name: str, wish: str) -> dict[str, Any]:
+    """Fields of a pod that mounts a directory with a mount below it."""
+    place = {"name": "d", "mountPath": "/d", "readOnly": True, "recursiveReadOnly": wish}
+    directory = {"path": f"/var/lib/kubelet/{name}", "type": "DirectoryOrCreate"}
+    return {"container": {"volumeMounts": [place]}, "volumes": [{"name": "d", "hostPath": directory}]}
+
+
+@pytest.mark.parametrize("kind", ["containerd", "newer_containerd"])
+def test_a_mount_is_said_to_be_recursively_read_only_where_it_is(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    runtime = request.getfixturevalue(kind)
+    with CriUp(runtime, nodes=1) as cluster:
+        below = cluster.directory / "n" / "1" / "recursive" / "below"
+        below.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", below], check=True)
+        try:
+            for wish in ("IfPossible", "Enabled"):
+                cluster.apply(make_pod(wish.lower(), **mount_read_only("recursive", wish)))
+            check_recursive_mounts(cluster)
+        finally:
+            cluster.kubectl("delete", "pods", "--all", "--timeout=60s")
+            subprocess.run(["umount", below], check=True)
+
+
+def find_recursive(up: CriUp, pod: str) -> str:
+    """recursiveReadOnly in the status of the pod's mount at /d."""
+    mounts = {each["mountPath"]: each for each in up.find_status(pod)["volumeMounts"]}
+    told: str = mounts["/d"]["recursiveReadOnly"]
+    return told
+
+
+def check_recursive_mounts(up: CriUp) -> None:
+    up.wait_ready("ifpossible")
+    assert find_recursive(up, "ifpossible") == ("Enabled" if up.runtime.newer else "Disabled")
+    tried = up.kubectl("exec", "ifpossible", "--", "touch", "/d/below/file", check=False)
+    told = up.get("node", "worker-1")["status"].get("runtimeHandlers", [])
+    if up.runtime.newer:
+        assert "Read-only file system" in tried
+        assert any(each["features"]["recursiveReadOnlyMounts"] for each in told)
+        up.wait_ready("enabled")
+        assert find_recursive(up, "enabled") == "Enabled"
+        return
+    assert tried == ""
+    assert told == []
+    why = 'volume "d" requested recursive read-only mode, but it is not supported by the runtime'
+    up.wait_event("enabled", "Failed", why)
+    waiting = up.find_state("enabled")["waiting"]
+    assert (waiting["reason"], waiting["message"]) == ("CreateContainerConfigError", why)
 
 
 # --- what a container finds

@@ -3,7 +3,8 @@
 `@pytest.mark.capability(CAP_SYS_RESOURCE)`: if the machine has the capability, the test runs like any other.
 If not, it runs in a VM: its item is replaced by one that passes if the test has passed in there. One VM runs
 all such tests of a file. With `capability(…, long=True)` it does so only with VOLPLANE_TEST_VM=all, and is
-skipped otherwise: the VM is slow. `@pytest.mark.vm`: the test always runs there.
+skipped otherwise: the VM is slow. `@pytest.mark.vm`: the test always runs there, or with `vm(long=True)` on
+request.
 """
 
 from __future__ import annotations
@@ -66,11 +67,12 @@ class InVm(pytest.Item):
 
     @property
     def is_long(self) -> bool:
-        return any(mark.kwargs.get("long") for mark in self.test.iter_markers("capability"))
+        marks = (*self.test.iter_markers("capability"), *self.test.iter_markers("vm"))
+        return any(mark.kwargs.get("long") for mark in marks)
 
     def setup(self) -> None:
         if self.is_long and os.environ.get(WHICH) != "all":
-            pytest.skip(f"this machine lacks a capability; with {WHICH}=all it runs in a virtual machine")
+            pytest.skip(f"this machine lacks what it needs; with {WHICH}=all it runs in a virtual machine")
         vm.require("this machine lacks what the test needs, and ")
 
     def runtest(self) -> None:

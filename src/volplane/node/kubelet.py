@@ -449,6 +449,7 @@ class Kubelet:
         self.node_object.system_info = structs.replace(
             self.node_object.system_info, container_runtime_version=version
         )
+        self.node_object.runtime_handlers = info.handlers
         if self._adopting:  # before, the node is not ready for other reasons
             self.node_object.set_ready(self.cri.health.problem)
 

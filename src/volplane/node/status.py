@@ -27,6 +27,7 @@ from volplane.api.core import (
     NodeAddress,
     NodeCondition,
     NodeDaemonEndpoints,
+    NodeRuntimeHandler,
     NodeSpec,
     NodeStatus,
     NodeSystemInfo,
@@ -87,6 +88,7 @@ class NodeObject:
         self.uid = ""
         self.reported_in_use: frozenset[str] = frozenset()
         self.system_info = NodeSystemInfo()
+        self.runtime_handlers: tuple[NodeRuntimeHandler, ...] = ()
         self.capacity: Mapping[str, str] = {}
         self.not_ready = "CSINode is not yet initialized"
         self.list_volumes_in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
@@ -192,6 +194,7 @@ class NodeObject:
             ),
             daemon_endpoints=NodeDaemonEndpoints(DaemonEndpoint(self.port)),
             node_info=self.system_info,
+            runtime_handlers=self.runtime_handlers,
         )
 
     def _conditions(self, old: Node | None) -> tuple[NodeCondition, ...]:
@@ -223,7 +226,7 @@ class NodeObject:
 
     async def _write_status(self) -> Node:
         status = self._status(self.cache.get(self.name))
-        patch = to_dict(status)
+        patch = {"runtimeHandlers": None, **to_dict(status)}
         return await self.client.patch(Node, self.name, strategic={"status": patch}, subresource="status")
 
     async def _restore_status(self) -> Node:

@@ -25,7 +25,11 @@ from volplane.api.meta import ObjectMeta
 from volplane.node.containers.base import CgroupLimits, ContainerDevice, ContainerSpec, Mount
 from volplane.node.containers.cri import cgroups, v1
 from volplane.node.containers.cri.cni import make_network
-from volplane.node.containers.cri.container_config import MASKED_PATHS, make_container_config
+from volplane.node.containers.cri.container_config import (
+    MASKED_PATHS,
+    make_container_config,
+    make_resources,
+)
 from volplane.node.containers.cri.image_plan import StoredImage, bytes_to_free, choose_images
 from volplane.node.containers.cri.labels import node_digest
 from volplane.node.containers.cri.runtime import find_unknown_stop_signal
@@ -251,6 +255,11 @@ def test_limits_follow_the_containers_resources(
 ) -> None:
     container = Container(name="main", resources=ResourceRequirements(requests=requests, limits=limits))
     assert make_limits(make_pod(containers=(container,)), container, {"memory": "4Gi"}) == expected
+
+
+def test_a_container_that_is_out_of_memory_ends_as_a_whole_with_cgroup_v2() -> None:
+    assert dict(make_resources(CgroupLimits(), cgroup_v2=True).unified) == {"memory.oom.group": "1"}
+    assert not make_resources(CgroupLimits(), cgroup_v2=False).unified
 
 
 def test_a_critical_pod_is_not_killed_for_memory() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from volplane.cluster.errors import NoContainerRuntime
 from volplane.host import Host
 from volplane.node.containers.cri import v1
 from volplane.node.containers.cri.client import CriClient, CriError, NotFoundInRuntime, RuntimeUnavailable
-from volplane.node.containers.cri.cni import FILE
+from volplane.node.containers.cri.cni import BRIDGE, FILE, remove_idle_bridge
 from volplane.node.containers.cri.first_process import FirstProcess
 from volplane.node.containers.cri.image_collector import ImageCollector
 from volplane.node.containers.cri.labels import node_labels
@@ -102,7 +104,7 @@ async def test_a_missing_runtime_keeps_a_cluster_from_starting(host: Host, tmp_p
         await prepare_runtime(endpoint, host)
 
 
-async def test_a_runtime_without_a_network_gets_one(host: Host, registry: Registry) -> None:
+async def test_a_runtime_without_a_network_gets_one(host: Host, registry: Registry, tmp_path: Path) -> None:
     require_containerd()
     with run_containerd({"_default": registry.url}, network=False) as runtime:
         async with connect(runtime.endpoint) as cri:
@@ -114,6 +116,22 @@ async def test_a_runtime_without_a_network_gets_one(host: Host, registry: Regist
             await prepare_runtime(runtime.endpoint, host)
             assert written.read_bytes() == before
             assert [path.name for path in runtime.networks.iterdir()] == [FILE]
+            await run_sandbox(cri, "connected", tmp_path)
+            try:
+                (sandbox,) = await cri.list_sandboxes(node_labels(str(tmp_path)))
+                status = (await cri.sandbox_status(sandbox.id)).status
+                bridge = json.loads(before)["plugins"][0]
+                (range,) = bridge["ipam"]["ranges"][0]
+                assert ip_address(status.network.ip) in ip_network(range["subnet"])
+                assert has_bridge()
+            finally:
+                await remove_node(runtime.endpoint, str(tmp_path))
+                remove_idle_bridge()
+            assert not has_bridge()
+
+
+def has_bridge() -> bool:
+    return Path(f"/sys/class/net/{BRIDGE}").exists()
 
 
 async def test_a_network_that_exists_is_never_replaced(containerd: Containerd, host: Host) -> None:
@@ -218,6 +236,12 @@ async def test_only_unused_images_of_the_node_itself_are_collected(
         assert await find_image(cri, removed) == ""
         assert await find_image(cri, "nginx:1.22") == foreign
         assert await PulledImages(str(tmp_path), host).load() == set()
+
+
+async def test_pulls_at_once_are_all_remembered(host: Host, tmp_path: Path) -> None:
+    pulled, ids = PulledImages(str(tmp_path), host), {f"sha256:{number}" for number in range(20)}
+    await asyncio.gather(*map(pulled.add, ids))
+    assert await pulled.load() == await PulledImages(str(tmp_path), host).load() == ids
 
 
 @pytest.fixture

@@ -258,11 +258,12 @@ def postgres() -> OciImage:
     """Debian's PostgreSQL: its programs, libraries and shared files, with a user of its own."""
     (programs,) = sorted(Path("/usr/lib/postgresql").glob("*/bin"))[-1:]
     version = programs.parent.name
-    library = programs.parent / "lib"
+    # The compiler of queries is left out: it is optional, and needs LLVM, most of 90 MB.
+    modules = [path for path in (programs.parent / "lib").glob("*.so") if path.name != "llvmjit.so"]
     copies = {
         **copy_programs([p for p in programs.iterdir() if p.is_file()]),
-        **{str(path.relative_to("/")): path for path in library.glob("*.so")},
-        **{_merge_usr(path): path.resolve() for path in list_libraries(library.glob("*.so"))},
+        **{str(path.relative_to("/")): path for path in modules},
+        **{_merge_usr(path): path.resolve() for path in list_libraries(modules)},
         **_copy_tree(f"/usr/share/postgresql/{version}"),
         **_copy_tree("/usr/share/zoneinfo"),
         **_copy_tree("/usr/lib/locale/C.utf8"),

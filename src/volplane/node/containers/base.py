@@ -118,6 +118,7 @@ class ContainerRunState(Struct, frozen=True):
     runtime_id: str = ""  # the id of a runtime that chooses ids itself, such as containerd://…
     image: str = ""  # the image that runs, by name,
     image_id: str = ""  # and by digest
+    recursive_mounts: frozenset[str] | None = None  # paths that are read-only with all below; None: as asked
 
 
 class ContainerError(Exception):

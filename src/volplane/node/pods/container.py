@@ -193,6 +193,7 @@ class ContainerLoop:
             builtin=builtin,
             image=image,
             volume_images=images,
+            recursive_readonly=self.deps.runtimes.has_recursive_readonly(pod.uid),
         )
         spec = await finish_uncancelled(building)
         self._starting = spec.id

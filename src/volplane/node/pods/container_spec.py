@@ -96,9 +96,10 @@ class ContainerSpecBuilder(Struct, frozen=True):
         builtin: bool,
         image: LocalImage | None = None,
         volume_images: Mapping[str, LocalImage] = {},
+        recursive_readonly: bool = True,
     ) -> ContainerSpec:
         """`image`: that of the container, and `volume_images`: those of its image volumes, for a runtime with
-        images. Raises ContainerConfigError.
+        images; `recursive_readonly`: what the runtime can do. Raises ContainerConfigError.
         """
         site = self.site
         environment = Environment(
@@ -126,12 +127,16 @@ class ContainerSpecBuilder(Struct, frozen=True):
             command = program.command(command, variables)
         elif not command and not builtin and image is None:
             command, args = (args, ()) if find_own_command(container) else (PAUSE_COMMAND, ())
+        if not recursive_readonly:
+            _refuse_recursive_readonly(container)
         mounts = [
             _mount_image(mount, volume_images[mount.name], pod, variables)
             if mount.name in volume_images
             else await self._mount(pod, container, index, mount, volumes, variables, builtin=builtin)
             for index, mount in enumerate(container.volume_mounts)
         ]
+        if not recursive_readonly:
+            mounts = [structs.replace(mount, recursive=False) for mount in mounts]
         if not builtin:
             mounts += await self._device_mounts(mounts)
             mounts += self._own_files(pod, container, attachment, attempt)
@@ -388,6 +393,16 @@ def _mount_image(mount: VolumeMount, image: LocalImage, pod: Pod, variables: Map
         image_name=name,
         subpath=_subpath(mount, variables),
     )
+
+
+def _refuse_recursive_readonly(container: Container) -> None:
+    """IfPossible is no request. Raises ContainerConfigError, in the kubelet's words."""
+    for mount in container.volume_mounts:
+        if mount.recursive_read_only == "Enabled":
+            raise ContainerConfigError(
+                f'volume "{mount.name}" requested recursive read-only mode, but it is not supported by the '
+                "runtime"
+            )
 
 
 def _create_host_path(path: str) -> None:

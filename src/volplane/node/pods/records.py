@@ -24,6 +24,7 @@ class ContainerAttempt(Struct, frozen=True):
     unhealthy: bool = False  # a failed probe stopped it and it is restarted: never a success
     image: str = ""  # the image that a container runtime reports, by name,
     image_id: str = ""  # and by digest
+    recursive_mounts: frozenset[str] | None = None  # paths that are read-only with all below; None: as asked
 
     @property
     def has_succeeded(self) -> bool:

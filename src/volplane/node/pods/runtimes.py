@@ -64,6 +64,10 @@ class Runtimes:
     def scheme(self, container: ImageAndCommand) -> str:
         return TASK if self.is_builtin(container) else PROCESS
 
+    def has_recursive_readonly(self, pod: str) -> bool:
+        """Whether recursiveReadOnly can be carried out for containers of the pod."""
+        return not isinstance(self._processes, CriRuntime) or self._processes.has_recursive_readonly(pod)
+
     async def start(self, spec: ContainerSpec) -> ContainerRunState:
         runtime: Runtime = self._tasks if self.is_builtin(spec) else self._processes
         return await runtime.start(spec)
@@ -164,4 +168,5 @@ def make_attempt(state: ContainerRunState, scheme: str) -> ContainerAttempt:
         message=state.message,
         image=state.image,
         image_id=state.image_id,
+        recursive_mounts=state.recursive_mounts,
     )

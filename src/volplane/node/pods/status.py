@@ -136,18 +136,21 @@ def _container(
         container_id=current.id if current else "",
         started=record.running and record.started,
         volume_mounts=tuple(
-            VolumeMountStatus(m.name, m.mount_path, m.read_only, _recursive(m))
+            VolumeMountStatus(m.name, m.mount_path, m.read_only, _recursive(m, current))
             for m in container.volume_mounts
         ),
         stop_signal=container.lifecycle.stop_signal if container.lifecycle else None,
     )
 
 
-def _recursive(mount: VolumeMount) -> str | None:
-    """recursiveReadOnly in the status; this node always supports it."""
+def _recursive(mount: VolumeMount, attempt: ContainerAttempt | None) -> str | None:
+    """recursiveReadOnly in the status."""
     if not mount.read_only:
         return None
-    return "Enabled" if mount.recursive_read_only in ("Enabled", "IfPossible") else "Disabled"
+    if mount.recursive_read_only not in ("Enabled", "IfPossible"):
+        return "Disabled"
+    made = attempt.recursive_mounts if attempt is not None else None
+    return "Enabled" if made is None or mount.mount_path in made else "Disabled"
 
 
 def _state(current: ContainerAttempt | None, waiting: ContainerWaiting | None) -> ContainerState:

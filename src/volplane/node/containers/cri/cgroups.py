@@ -1,4 +1,4 @@
-"""Remove the empty cgroups of pods, which a runtime creates and leaves."""
+"""The machine's cgroups: their version, and the empty ones of pods, which a runtime creates and leaves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from volplane.node.containers.cri import labels
 from volplane.node.containers.cri.sandbox_config import CGROUP_ROOT, cgroup_parent
 
 CGROUPS = "/sys/fs/cgroup"
+
+
+def has_version_2() -> bool:
+    """Whether all controllers are those of cgroup v2."""
+    return os.path.exists(f"{CGROUPS}/cgroup.controllers")
 
 
 def remove_pod(uid: str, root: str) -> None:

@@ -24,7 +24,7 @@ _PROPAGATIONS: Mapping[Propagation, v1.MountPropagation] = {
 
 
 def make_container_config(
-    spec: ContainerSpec, *, root: str, log_directory: str, target: str = ""
+    spec: ContainerSpec, *, root: str, log_directory: str, target: str = "", cgroup_v2: bool = False
 ) -> v1.ContainerConfig:
     """`root`: the node's directory; `target`: the runtime's id of the container `spec.target`."""
     return v1.ContainerConfig(
@@ -51,7 +51,8 @@ def make_container_config(
         tty=spec.tty,
         stop_signal=make_signal(spec.stop_signal),
         linux=v1.LinuxContainerConfig(
-            resources=make_resources(spec.limits), security_context=_security_context(spec, target)
+            resources=make_resources(spec.limits, cgroup_v2=cgroup_v2),
+            security_context=_security_context(spec, target),
         ),
     )
 
@@ -84,13 +85,15 @@ def make_signal(name: str) -> v1.Signal:
     return found
 
 
-def make_resources(limits: CgroupLimits) -> v1.LinuxContainerResources:
+def make_resources(limits: CgroupLimits, *, cgroup_v2: bool = False) -> v1.LinuxContainerResources:
     return v1.LinuxContainerResources(
         cpu_shares=limits.cpu_shares,
         cpu_quota=limits.cpu_quota,
         cpu_period=limits.cpu_period,
         memory_limit_in_bytes=limits.memory,
         oom_score_adj=limits.oom_score_adj,
+        # A container that is out of memory ends as a whole, as with upstream's kubelet.
+        unified={"memory.oom.group": "1"} if cgroup_v2 else {},
     )
 
 

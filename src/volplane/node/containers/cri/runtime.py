@@ -34,7 +34,7 @@ from volplane.node.containers.base import (
     make_ended_state,
     signal_number,
 )
-from volplane.node.containers.cri import labels, v1
+from volplane.node.containers.cri import cgroups, labels, v1
 from volplane.node.containers.cri.client import (
     CHECK_TIMEOUT,
     CriClient,
@@ -94,6 +94,7 @@ class CriRuntime:
     ) -> None:
         """`root`: the node's directory, by which it finds its own containers."""
         self.cri, self.info, self._sandboxes, self._host, self._root = cri, info, sandboxes, host, root
+        self._cgroup_v2 = cgroups.has_version_2()
         self._containers: dict[str, CriContainer] = {}
         self._starting: KeyedTasks[str, ContainerRunState] = KeyedTasks(ignore_error)
         self._cancelled: set[str] = set()  # starts that are to be given up
@@ -152,6 +153,7 @@ class CriRuntime:
             runtime_id=f"{self.info.name}://{status.id}",
             image=status.image.user_specified_image or status.image.image,
             image_id=status.image_ref,
+            recursive_mounts=frozenset(m.container_path for m in status.mounts if m.recursive_read_only),
         )
         if running:
             return state
@@ -192,6 +194,7 @@ class CriRuntime:
             root=self._root,
             log_directory=sandbox.config.log_directory,
             target=self._find_target(spec),
+            cgroup_v2=self._cgroup_v2,
         )
         with count_image_volumes(spec.mounts):
             cri_id = await self.cri.create_container(sandbox.id, config, sandbox.config)
@@ -217,6 +220,11 @@ class CriRuntime:
         await self.cri.remove_container(cri_id)
         names = ", ".join(f'"{mount.image_name}" at {mount.target}' for mount in missing)
         raise CreationFailed(describe_lack(f"image {names}", self.info.name, self.info.version, IMAGES))
+
+    def has_recursive_readonly(self, pod: str) -> bool:
+        """Whether the mounts of a pod's containers can be read-only with what is mounted below them."""
+        sandbox = self._sandboxes.get(pod)
+        return sandbox is not None and self.info.has_recursive_readonly(sandbox.handler)
 
     def _find_target(self, spec: ContainerSpec) -> str:
         """The runtime's id of the container whose processes it shall see."""

@@ -1,4 +1,4 @@
-"""What a runtime says about itself: its name, whether it is ready, its cgroup driver, its CNI directories."""
+"""What a runtime says about itself: name, version, readiness, handlers, cgroup driver, CNI directories."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
+from volplane.api.core import NodeRuntimeHandler, NodeRuntimeHandlerFeatures
 from volplane.csi.outcome import Code
 from volplane.node.containers.cri import v1
 from volplane.node.containers.cri.client import CHECK_TIMEOUT, CriClient, CriError
@@ -20,12 +21,19 @@ class RuntimeInfo:
     def __init__(self) -> None:
         self.name, self.version = "cri", ""
         self.systemd_cgroups = False
+        self.handlers: tuple[NodeRuntimeHandler, ...] = ()
+
+    def has_recursive_readonly(self, handler: str) -> bool:
+        """Whether mounts below a read-only mount can be read-only, too; `handler`: "" is the default one."""
+        found = (each.features for each in self.handlers if each.name == handler)
+        return any(features is not None and features.recursive_read_only_mounts for features in found)
 
     async def read(self, cri: CriClient) -> None:
         """Raises CriError."""
         version = await cri.version()
         self.name, self.version = version.runtime_name or "cri", version.runtime_version
         status = await cri.status(verbose=True)
+        self.handlers = tuple(make_handler(each) for each in status.runtime_handlers)
         self.systemd_cgroups = await self._has_systemd_cgroups(cri, status)
 
     async def _has_systemd_cgroups(self, cri: CriClient, status: v1.StatusResponse) -> bool:
@@ -36,6 +44,15 @@ class RuntimeInfo:
                 raise
             return read_systemd_cgroups(status.info)  # containerd before 2.0 tells it nowhere else
         return bool(reply.linux.cgroup_driver == v1.SYSTEMD)
+
+
+def make_handler(handler: v1.RuntimeHandler) -> NodeRuntimeHandler:
+    """A handler for the Node's status. containerd before 2.0 lists none."""
+    features = handler.features
+    return NodeRuntimeHandler(
+        handler.name,
+        NodeRuntimeHandlerFeatures(features.recursive_read_only_mounts, features.user_namespaces),
+    )
 
 
 class CniDirectories(Struct, frozen=True):

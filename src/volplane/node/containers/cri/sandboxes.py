@@ -51,6 +51,7 @@ class Sandbox(Struct, frozen=True):
     address: str
     namespace: str  # the path of its network namespace; "" if it is the machine's
     config: v1.PodSandboxConfig
+    handler: str = ""  # the OCI runtime; "" is the default one
 
 
 class PodSandboxes:
@@ -184,10 +185,16 @@ class PodSandboxes:
         if reply.status.state != v1.SANDBOX_READY:
             return None
         if pod.spec.host_network:
-            return Sandbox(id, self._settings.node_ip, "", config)
+            return Sandbox(id, self._settings.node_ip, "", config, reply.status.runtime_handler)
         if not reply.status.network.ip:
             return None
-        return Sandbox(id, reply.status.network.ip, find_network_namespace(reply.info) or id, config)
+        return Sandbox(
+            id,
+            reply.status.network.ip,
+            find_network_namespace(reply.info) or id,
+            config,
+            reply.status.runtime_handler,
+        )
 
     def _config(self, pod: Pod, attempt: int) -> v1.PodSandboxConfig:
         inputs = SandboxInputs(

@@ -204,7 +204,7 @@ def test_a_log_is_followed_over_its_rotation_until_the_cluster_stops(tmp_path: P
         assert [following.stdout.readline() for _ in range(2)] == ["4\n", "5\n"]
         with log.open("a") as file:
             file.write("6\n")
-            cluster.kill()
-            cluster.communicate()
+        cluster.kill()
+        cluster.communicate()
         assert following.stdout.read() == "6\n"
         assert following.wait(60) == 0

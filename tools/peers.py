@@ -45,6 +45,7 @@ class Peer(NamedTuple):
     libraries: str = ""  # the published version of libraries that go.mod takes from the Kubernetes repository
     optional: bool = False  # built only on request, because it takes long
     source: str = ""  # for a program of our own: its directory in this repository
+    tests: bool = False  # the program is the test binary of `package`
     lock: str = ""  # for a Python program: the file with its pinned packages
 
     @property
@@ -265,6 +266,24 @@ PEERS = (
         optional=True,
     ),
     Peer(
+        "e2e.test",
+        "k8s.io/kubernetes",
+        f"v1.{KUBERNETES}",
+        "k8s.io/kubernetes/test/e2e",
+        variable="k8s.io/component-base/version.gitVersion",
+        staged=True,
+        tests=True,
+        optional=True,
+    ),
+    Peer(
+        "agnhost",  # the image of that name, which the suite uses
+        "k8s.io/kubernetes",
+        f"v1.{KUBERNETES}",
+        "k8s.io/kubernetes/test/images/agnhost",
+        staged=True,
+        optional=True,
+    ),
+    Peer(
         "metrics-server",
         "sigs.k8s.io/metrics-server",
         "v0.9.0",
@@ -437,7 +456,8 @@ def build(cache: Path, peer: Peer) -> None:
             source = Path(place) / "source"
             _sources(peer, source)
             _keep_manifests(cache, peer)
-            _go("build", *_build_flags(peer), "-o", f"{place}/made", peer.package or ".", cwd=source)
+            verb = ("test", "-c", "-vet=off") if peer.tests else ("build",)
+            _go(*verb, *_build_flags(peer), "-o", f"{place}/made", peer.package or ".", cwd=source)
             os.replace(f"{place}/made", target)
     elif peer.deploy and not manifests_path(cache, peer).is_dir():
         _keep_manifests(cache, peer)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.apiserver.test_kubectl import Kubectl
-from volplane.api import kinds
+from volplane.api import codec, kinds
 from volplane.api.kinds import Kind, data
 from volplane.api.object import Field, Object, schema
 from volplane.api.published_schema import required_fields
+from volplane.apiserver.tables.columns import printer_of
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -171,3 +173,79 @@ async def test_kubectl_creates_explains_and_prints_them(served: Any, tmp_path: P
         assert v1["spec"]["targetCPUUtilizationPercentage"] == 50
         assert "deployment.apps/web" in await kubectl("get", "all")
         assert "horizontalpodautoscaler.autoscaling/web" in await kubectl("get", "all")
+
+
+@pytest.mark.parametrize(
+    ("plural", "titles", "cells"),
+    [
+        (
+            "storageversions.internal.apiserver.k8s.io",
+            "Name CommonEncodingVersion StorageVersions Age",
+            ["one", "x", "x=x"],
+        ),
+        ("ipaddresses.networking.k8s.io", "Name ParentRef", ["10.0.0.1", "x.x/x/x"]),
+        (
+            "storageversionmigrations.storagemigration.k8s.io",
+            "Name Resource Status",
+            ["one", "x.x", "Unknown"],
+        ),
+        (
+            "podcertificaterequests.certificates.k8s.io",
+            "Name PodName ServiceAccountName NodeName SignerName State UnverifiedUserAnnotations",
+            ["one", "x", "x", "x", "x", "Pending", "key=x"],
+        ),
+        (
+            "devicetaintrules.resource.k8s.io",
+            "Name Key Value Effect TimeAdded Age",
+            ["one", "x", "x", "x"],
+        ),
+        ("resourceslices.resource.k8s.io", "Name Node Driver Pool Age", ["one", "x", "x", "x"]),
+        (
+            "flowschemas.flowcontrol.apiserver.k8s.io",
+            "Name PriorityLevel MatchingPrecedence DistinguisherMethod Age MissingPL",
+            ["one", "x", 1, "x"],
+        ),
+    ],
+)
+def test_columns_are_upstreams(plural: str, titles: str, cells: list[Any]) -> None:
+    kind = next(kind for kind in kinds.ALL if kind.resource == plural)
+    printer = printer_of(kind)
+    assert [column.name for column in printer.columns] == titles.split()
+    assert {column.type for column in printer.columns} == {"string"}
+    body = new_object(kind, everything=True)
+    body["metadata"]["name"] = cells[0]
+    assert kind.type is not None
+    row = printer.cells(codec.convert(kind.type, body), datetime.now(UTC))
+    assert row[: len(cells)] == cells
+
+
+HPAS = "/apis/autoscaling/{}/namespaces/default/horizontalpodautoscalers"
+
+
+async def test_an_autoscaler_without_metrics_scales_by_cpu(served: Any) -> None:
+    target = {"scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 3}
+    async with served() as api:
+        for version in ("v1", "v2"):
+            made = await api.post(HPAS.format(version), {"metadata": {"name": version}, "spec": target})
+            assert made.status == 201
+            seen = (await api.get(f"{HPAS.format('v2')}/{version}")).json["spec"]
+            (metric,) = seen["metrics"]
+            assert metric["resource"]["target"] == {"type": "Utilization", "averageUtilization": 80}
+            seen = (await api.get(f"{HPAS.format('v1')}/{version}")).json["spec"]
+            assert (seen["minReplicas"], seen["targetCPUUtilizationPercentage"]) == (1, 80)
+
+
+async def test_the_behavior_of_an_autoscaler_is_completed(served: Any) -> None:
+    behavior = {"scaleUp": {"selectPolicy": "Min", "stabilizationWindowSeconds": 5}}
+    target = {"scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 3, "behavior": behavior}
+    percent = {"type": "Percent", "value": 100, "periodSeconds": 15}
+    async with served() as api:
+        made = await api.post(HPAS.format("v2"), {"metadata": {"name": "web"}, "spec": target})
+        assert made.json["spec"]["behavior"] == {
+            "scaleUp": {
+                "selectPolicy": "Min",
+                "stabilizationWindowSeconds": 5,
+                "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, percent],
+            },
+            "scaleDown": {"selectPolicy": "Max", "policies": [percent]},
+        }

@@ -136,7 +136,9 @@ async def test_a_service_answers_with_one_of_its_pods(served: Any) -> None:
         assert (await api.get(f"{SPACE}/services/web:80/proxy/")).status == 503
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.0", ""])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "::ffff:127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.0", ""]
+)
 async def test_addresses_of_the_server_itself_are_not_reached(served: Any, address: str) -> None:
     async with served() as api:
         await api.post(f"{SPACE}/serviceaccounts", {"metadata": {"name": "default"}})

@@ -57,6 +57,8 @@ async def test_what_a_volume_is_asked_to_have_is_shown(tmp_path: Path) -> None:
         assert (shown["KmsKeyId"], shown["Encrypted"], shown["VolumeInitializationRate"]) == (KEY, True, 200)
         (copied,) = ec2.copy_volumes(SourceVolumeId=volume)["Volumes"]
         assert copied["KmsKeyId"] == KEY
+        (copied,) = ec2.copy_volumes(SourceVolumeId=volume, Encrypted=True, KmsKeyId=f"{KEY}5")["Volumes"]
+        assert copied["KmsKeyId"] == f"{KEY}5"
         held = ec2.attach_volume(VolumeId=volume, InstanceId="i-01", Device="/dev/xvdba", EbsCardIndex=0)
         assert held["EbsCardIndex"] == 0
         (shown,) = ec2.describe_volumes(VolumeIds=[volume])["Volumes"]

@@ -114,7 +114,7 @@ def test_system_directories_on_file_systems_of_their_own_are_seen_and_covered_al
         " && echo here > /opt/file && echo secret > /opt/data/key && echo secret > /home/data/key"
     )
     shell = f'{prepare} && exec "$0" -c "$1"'
-    argv = ["unshare", "--mount", "sh", "-c", shell, sys.executable, SEPARATE]
+    argv = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", shell, sys.executable, SEPARATE]
     completed = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert completed.stdout == ("['here', '/home:', '', '/opt:', 'data', 'file', '', '/opt/data:'] here\n\n")
 

@@ -22,7 +22,9 @@ PROBER = FlexProber("/unused", Host())
 
 async def test_every_line_of_the_table_leads_to_a_controller_of_that_name() -> None:
     client = Client(InProcessServer(MemoryStore()).in_process_transport())
-    assert [controller.name for controller in build_controllers(client, PROBER)] == list(CONTROLLERS)
+    assert [controller.name for controller in build_controllers(lambda account: client, PROBER)] == list(
+        CONTROLLERS
+    )
     await client.close()
 
 
@@ -34,7 +36,7 @@ async def test_settings_reach_the_controllers() -> None:
         disable_force_detach_on_timeout=True,
         wait_for_deleted_nodes=True,
     )
-    (made,) = build_controllers(client, PROBER, settings)
+    (made,) = build_controllers(lambda account: client, PROBER, settings)
     assert (made.grace, made.force) == (7.0, False)  # type: ignore[attr-defined]
     assert made.wait_for_deleted_nodes  # type: ignore[attr-defined]
     await client.close()

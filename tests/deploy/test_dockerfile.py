@@ -115,7 +115,7 @@ def test_its_commands_install_a_volplane_that_runs(tmp_path: Path) -> None:
     loaded = """
 import importlib, volplane.cli, volplane
 for verb in volplane.cli.VERBS:
-    importlib.import_module(f"volplane.cli.{verb.replace('-', '_')}")
+    importlib.import_module(volplane.cli.module_of(verb))
 from volplane.cluster.apply import MANIFESTS, load_manifest
 print(volplane.__file__, sum(len(list(load_manifest(name))) for name in MANIFESTS))
 """

@@ -22,7 +22,9 @@ import pytest
 from tests.deploy.test_deploy_files import CHART, containers, expanded
 from tests.support import peers, role_processes
 from tests.support.kube_apiserver import KubeApiServer, kube_apiserver
+from tests.support.workload_story import MANAGER_FLAGS, WorkloadStory
 from tools import deploy
+from volplane.client import kubeconfig
 from volplane.cloud import CloudInstance, CloudOptions, serve_endpoint
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
@@ -291,3 +293,30 @@ async def test_a_volume_goes_its_whole_way_on_a_real_api_server(real: KubeApiSer
         assert refused == [], name
     assert [p.name for p in (tmp_path / "disks").iterdir()] == []
     assert [p.name for p in (tmp_path / "snapshots").iterdir()] == []
+
+
+@pytest.mark.peer("kube-apiserver")
+@pytest.mark.peer("etcd")
+async def test_every_controller_works_with_upstreams_roles(tmp_path: Path) -> None:
+    with kube_apiserver(tmp_path) as real:  # of its own: the story counts nodes and refusals
+        await _play_with_controllers(real, tmp_path)
+
+
+async def _play_with_controllers(real: KubeApiServer, directory: Path) -> None:
+    programs = Programs(directory)
+    admin = kubeconfig.load(real.config("admin"))
+    words = ["controller-manager", *MANAGER_FLAGS, f"--root-ca-file={real.authority}"]
+    try:
+        programs.start("manager", words, real.config("manager", real.manager_token))
+        await WorkloadStory(admin).play()
+        programs.check()
+    finally:
+        await admin.close()
+        await asyncio.to_thread(programs.stop)
+    text = programs.log("manager").read_text()
+    assert [line for line in text.splitlines() if "forbidden" in line] == []
+    counted = str(real.request("/metrics")).splitlines()
+    refused = [
+        line for line in counted if line.startswith("apiserver_request_total{") and 'code="403"' in line
+    ]
+    assert refused == []

@@ -13,9 +13,10 @@ import pytest
 from tests.support.ebs import BLOCK, EbsEnvironment, ebs_environment, expect_error
 from volplane.csi import v1
 from volplane.csi.outcome import Code
-from volplane.drivers.ebs import connect_ec2
+from volplane.drivers.ebs import connect_ec2, snapshot_parameters
 from volplane.drivers.ebs.constants import COMPLETE_TAG, GROUP_TAG
 from volplane.drivers.ebs.groups import group_id
+from volplane.sdk.errors import InvalidArgument
 
 pytestmark = pytest.mark.root
 
@@ -158,6 +159,13 @@ async def test_a_group_is_made_once_found_and_removed(tmp_path: Path) -> None:
         await expect_error(Code.NOT_FOUND, get(w, taken.group_snapshot_id))
         await ec2.close()
         await w.unpublish(one, "i-1")
+
+
+def test_an_unknown_parameter_of_a_group_is_refused() -> None:
+    given = {"deletionPolicy": "Delete", "tagSpecification_1": "team=a"}
+    assert snapshot_parameters.group_tags(given) == {"team": "a"}
+    with pytest.raises(InvalidArgument, match="Invalid parameter key color for CreateVolumeGroupSnapshot"):
+        snapshot_parameters.group_tags({**given, "color": "red"})
 
 
 async def test_volumes_on_two_nodes_have_no_moment_in_common(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_thresholds_are_amounts_or_shares() -> None:
         ("container_log_max_size", "much", "--container-log-max-size must be a quantity"),
         ("container_log_max_size", "1k", "--container-log-max-size must be at least 64Ki, not 1k"),
         ("container_log_max_files", 1, "--container-log-max-files must be at least 2, not 1"),
+        ("container_shell", "no-such-shell", "--container-shell: there is no program no-such-shell"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_flag_s_name(field: str, value: Any, message: str) -> None:

@@ -177,6 +177,23 @@ async def test_the_api_server_is_where_the_variables_say() -> None:
         assert "the API server" in await printed(here, pod, "end")
 
 
+async def test_the_disk_service_has_the_same_address_in_pods() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"the disk service\n")
+        writer.close()
+
+    script = (
+        'use IO::Socket::INET; my $s = IO::Socket::INET->new("127.0.0.1:$ARGV[0]") or die "no: $!";'
+        "print <$s>; $| = 1; print qq(end\\n); sleep 1000;"
+    )
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as service, node_env() as here:
+        port = service.sockets[0].getsockname()[1]
+        await here.start(disk_service_port=port)
+        await here.pod(container={"image": "x", "command": ["perl", "-e", script, str(port)]})
+        pod = await here.wait_until_ready()
+        assert "the disk service" in await printed(here, pod, "end")
+
+
 async def test_a_pod_may_ask_for_the_machines_network() -> None:
     async with node_env() as here:
         await here.start()

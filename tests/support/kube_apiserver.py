@@ -28,6 +28,7 @@ PATIENCE = 180.0  # seconds; it compiles a lot of rules when it starts
 class KubeApiServer:
     def __init__(self, directory: Path) -> None:
         self.directory, self.port, self.token = directory, free_port(), secrets.token_hex(16)
+        self.manager_token = secrets.token_hex(16)  # of the user system:kube-controller-manager
         self.authority = directory / "certificates" / "apiserver.crt"
         self.log = directory / "kube-apiserver.log"
 
@@ -37,7 +38,10 @@ class KubeApiServer:
 
     def start(self, store: str) -> subprocess.Popen[bytes]:
         tokens, key = self.directory / "tokens.csv", self.directory / "accounts.key"
-        tokens.write_text(f'{self.token},admin,admin,"system:masters"\n')
+        manager = "system:kube-controller-manager"
+        tokens.write_text(
+            f'{self.token},admin,admin,"system:masters"\n{self.manager_token},{manager},{manager}\n'
+        )
         made = ec.generate_private_key(ec.SECP256R1())
         encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
         key.write_bytes(made.private_bytes(encoding, form, serialization.NoEncryption()))

@@ -294,8 +294,50 @@ def _device_count(request: Any) -> Any:
     return set_defaults(request, count=1) if request.allocation_mode == "ExactCount" else request
 
 
+CPU_UTILIZATION = 80  # percent, of an autoscaler that names no metric
+METRICS_ANNOTATION = "autoscaling.alpha.kubernetes.io/metrics"  # of autoscaling/v1
+_CPU_METRIC = {
+    "type": "Resource",
+    "resource": {
+        "name": "cpu",
+        "target": {"type": "Utilization", "averageUtilization": CPU_UTILIZATION},
+    },
+}
+_PERCENT_POLICY = {"type": "Percent", "value": 100, "periodSeconds": 15}
+_SCALE_UP = {
+    "stabilizationWindowSeconds": 0,
+    "selectPolicy": "Max",
+    "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, _PERCENT_POLICY],
+}
+_SCALE_DOWN = {"selectPolicy": "Max", "policies": [_PERCENT_POLICY]}
+
+
+def _autoscaler_metrics(spec: Any) -> Any:
+    return set_defaults(spec, metrics=msgspec.convert({"metrics": [_CPU_METRIC]}, type(spec)).metrics)
+
+
+def _autoscaler_v1(autoscaler: Any) -> Any:
+    if METRICS_ANNOTATION in autoscaler.metadata.annotations or autoscaler.spec is None:
+        return autoscaler
+    spec = set_defaults(autoscaler.spec, target_c_p_u_utilization_percentage=CPU_UTILIZATION)
+    return replace_fields(autoscaler, spec=spec)
+
+
+def _scaling_behavior(behavior: Any) -> Any:
+    """Each direction that is missing, and each field of it."""
+    usual = msgspec.convert({"scaleUp": _SCALE_UP, "scaleDown": _SCALE_DOWN}, type(behavior))
+    changes = {}
+    for direction in ("scale_up", "scale_down"):
+        given, default = getattr(behavior, direction), getattr(usual, direction)
+        changes[direction] = default if given is None else set_defaults(given, **structs.asdict(default))
+    return replace_fields(behavior, **changes)
+
+
 # Of kinds without a Struct
 FUNCTIONS_BY_NAME: Mapping[str, Apply] = {
+    "autoscaling.HorizontalPodAutoscaler": _autoscaler_v1,
+    "autoscaling/v2.HorizontalPodAutoscalerBehavior": _scaling_behavior,
+    "autoscaling/v2.HorizontalPodAutoscalerSpec": _autoscaler_metrics,
     "networking.NetworkPolicySpec": _network_policy,
     "resource.ExactDeviceRequest": _device_count,
     "resource.DeviceSubRequest": _device_count,

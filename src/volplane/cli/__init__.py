@@ -28,7 +28,8 @@ GROUPS = {
         "service": "run a cluster as a service of systemd",
         "demo": "show every step of a volume on this machine: claim, pod, data, move",
         "env": "print the shell exports for kubectl and aws",
-        "export": "export the logs of a cluster, for bug reports",
+        "export": "export the objects or the logs of a cluster",
+        "import": "create exported objects in any Kubernetes cluster",
         "backup": "write a cluster to one file, while it runs",
         "restore": "create a cluster's data directory from a backup",
         "rotate-certificates": "replace all keys of a stopped cluster",
@@ -90,7 +91,7 @@ class Verbs(click.Group):
                 f"volplane {name} needs Linux, and this is {sys.platform}: run it in a Linux machine or VM."
                 f" Here you can use: {', '.join(ANYWHERE)}"
             )
-        command: click.Command = _import_verb(f"volplane.cli.{name.replace('-', '_')}").command
+        command: click.Command = _import_verb(module_of(name)).command
         if not any(parameter.name == "no_color" for parameter in command.params):
             command.params.append(click.Option(["--no-color"], **_NO_COLOR, hidden=True))
         if context is not None and context.resilient_parsing:  # a shell completes
@@ -109,6 +110,12 @@ class Verbs(click.Group):
         for title, verbs in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(verbs.items()))
+
+
+def module_of(verb: str) -> str:
+    """`import` is a keyword, and cannot be the name of a module."""
+    name = "import_objects" if verb == "import" else verb.replace("-", "_")
+    return f"volplane.cli.{name}"
 
 
 def _runs_here(name: str) -> bool:

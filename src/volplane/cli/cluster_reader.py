@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,6 +18,7 @@ from volplane.api.errors import APIError, Forbidden, NotFound, Unauthorized
 from volplane.cli.client_factory import open_transport
 from volplane.cli.error import CommandError
 from volplane.client import kubeconfig as configs
+from volplane.client.https import HttpsTransport
 from volplane.client.kubeconfig import CURRENT, ContextChoice
 from volplane.client.snapshot_cache import SnapshotCaches
 from volplane.explain.cluster_state import ClusterState
@@ -138,6 +140,21 @@ def choose_cluster(kubeconfig: str, data_dir: str, context: ContextChoice, name:
     return ClusterChoice(files, context)
 
 
+def run_with(cluster: ClusterChoice, component: str, work: Callable[[HttpsTransport], Awaitable[T]]) -> T:
+    """Connect, do the work and disconnect. Raises CommandError."""
+
+    async def run() -> T:
+        transport = open_transport(cluster.files, component, cluster.context)
+        try:
+            await transport.log_in()
+            return await work(transport)
+        finally:
+            await transport.close()
+
+    with _as_command_errors():
+        return asyncio.run(run())
+
+
 def read_cluster(
     cluster: ClusterChoice,
     read: Callable[[SnapshotCaches], Awaitable[T]],
@@ -146,8 +163,14 @@ def read_cluster(
     namespace: str = "",
 ) -> T:
     """Connect, read once and disconnect. Raises CommandError."""
-    try:
+    with _as_command_errors():
         return asyncio.run(_read(cluster, read, component, namespace))
+
+
+@contextmanager
+def _as_command_errors() -> Iterator[None]:
+    try:
+        yield
     except (NotFound, Forbidden, Unauthorized, UnknownRole) as error:
         raise CommandError(str(error)) from error
     except APIError as error:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import click
 from msgspec import structs
 
 from volplane.base.tasks import run_until
+from volplane.cli.account_clients import AccountClients
 from volplane.cli.error import CommandError
 from volplane.cli.options import options
-from volplane.cli.serve import connect, serve
+from volplane.cli.serve import serve
 from volplane.controllers import manager
 from volplane.controllers.manager import ControllerManagerOptions, UnknownController
 from volplane.loops.leader_elect import ComponentLeaderElection
@@ -26,7 +28,10 @@ from volplane.loops.wait_reports import WaitRegistry
     "--root-ca-file", default="", metavar="FILE", help="CA certificate to publish in every namespace"
 )
 def command(
-    settings: ControllerManagerOptions, election: ComponentLeaderElection, kubeconfig: str, root_ca_file: str
+    settings: ControllerManagerOptions,
+    election: ComponentLeaderElection,
+    kubeconfig: str,
+    root_ca_file: str,
 ) -> None:
     """Run the controllers until stopped."""
     if root_ca_file:
@@ -35,7 +40,8 @@ def command(
         except OSError as error:
             raise CommandError(f"--root-ca-file {root_ca_file}: {error.strerror}") from error
     registry = WaitRegistry()
-    serve(lambda stop: _serve(settings, election, kubeconfig, registry, stop), wait_registry=registry)
+    work = partial(_serve, settings, election, kubeconfig, registry)
+    serve(work, wait_registry=registry)
 
 
 async def _serve(
@@ -45,11 +51,15 @@ async def _serve(
     registry: WaitRegistry,
     stop: asyncio.Event,
 ) -> None:
-    client = connect(kubeconfig, manager.COMPONENT)
     try:
-        await run_until(stop, manager.run(client, settings, wait_registry=registry, election=election))
+        async with AccountClients(kubeconfig, manager.COMPONENT) as clients:
+            work = manager.run(
+                clients.manager,
+                settings,
+                wait_registry=registry,
+                election=election,
+                client_of=clients.client_of if settings.use_service_account_credentials else None,
+            )
+            await run_until(stop, work)
     except UnknownController as error:
         raise CommandError(f"--controllers: {error}") from error
-    finally:
-        await client.close()
-        await client.transport.close()

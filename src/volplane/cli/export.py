@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import click
 import msgspec
 
 from volplane.cli.cluster_directory import OUTPUT, directory_options, require_cluster
+from volplane.cli.cluster_reader import ClusterChoice, cluster_flags, run_with
 from volplane.cli.error import CommandError
 from volplane.cli.progress import ProgressLine
 from volplane.cli.serve import enter_namespace
@@ -19,6 +22,35 @@ from volplane.cluster.data_directory import DataDirectory
 @click.group()
 def command() -> None:
     """Export what belongs to a cluster."""
+
+
+@command.command("objects")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@cluster_flags
+def export_to_file(file: Path, cluster: ClusterChoice) -> None:
+    """Write the objects of any Kubernetes cluster to FILE, for `volplane import`.
+
+    What a cluster makes by itself is left out: nodes, events, leases, pods of workloads, and whatever else
+    has a controller. FILE is a List that kubectl can read, too; it contains Secrets and has mode 0600. It
+    must not exist.
+    """
+    from volplane.cluster.objects.export import export_objects
+
+    with ProgressLine() as progress:
+        found = run_with(
+            cluster, "volplane-export", lambda transport: export_objects(transport, progress.update)
+        )
+    document = {"apiVersion": "v1", "kind": "List", "items": found.items}
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
+            out.write(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    except OSError as error:
+        raise CommandError(f"cannot write {file}: {error.strerror}") from error
+    click.echo(f"{file}: {len(found.items)} objects")
+    for problem in found.problems:
+        click.echo(f"volplane: not exported: {problem}", err=True)
+    if found.problems:
+        sys.exit(1)
 
 
 @command.command("logs")

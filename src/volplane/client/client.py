@@ -21,7 +21,14 @@ from volplane.base.trace import recording
 from volplane.client import patches
 from volplane.client.cache import Cache, Caches
 from volplane.client.patches import PatchOptions
-from volplane.client.transport import ChangeType, ListPage, ObjectChange, Transport
+from volplane.client.transport import (
+    ChangeType,
+    ListPage,
+    ObjectChange,
+    PatchBody,
+    PatchStyle,
+    Transport,
+)
 from volplane.rules.trace_subjects import TRACED_TYPES, list_trace_facts
 
 T = TypeVar("T", bound=Resource)
@@ -32,6 +39,7 @@ written_revisions: ContextVar[dict[type[Resource], int] | None] = ContextVar("vo
 class Client:
     def __init__(self, transport: Transport, *, caches: Caches | None = None, component: str = "") -> None:
         self.transport = transport
+        self._reads: Transport = transport  # lists and watches
         self.component = component
         self._own = caches is None
         self._caches = caches or Caches(transport)
@@ -62,7 +70,7 @@ class Client:
         items: list[T] = []
         token = ""
         while True:
-            page = await self.transport.list(
+            page = await self._reads.list(
                 type, namespace, labels=labels, fields=fields, limit=limit, token=token
             )
             items.extend(page.items)
@@ -81,7 +89,7 @@ class Client:
         token: str = "",
         revision: str = "",
     ) -> ListPage[T]:
-        return await self.transport.list(
+        return await self._reads.list(
             type, namespace, labels=labels, fields=fields, limit=limit, token=token, revision=revision
         )
 
@@ -93,11 +101,11 @@ class Client:
         They are listed, because not every server can send them in the stream (upstream's with an older etcd).
         """
         if not revision:
-            page = await self.transport.list(type, namespace, labels=labels, fields=fields)
+            page = await self._reads.list(type, namespace, labels=labels, fields=fields)
             for obj in page.items:
                 yield ObjectChange(ChangeType.ADDED, obj, obj.revision)
             revision = page.revision
-        watching = self.transport.watch(type, namespace, labels=labels, fields=fields, revision=revision)
+        watching = self._reads.watch(type, namespace, labels=labels, fields=fields, revision=revision)
         async with watching as batches:
             async for batch in batches:
                 for change in batch:
@@ -173,16 +181,7 @@ class Client:
         self.require_write()
         body, style = patches.build_patch(options)
         try:
-            obj = await self.transport.patch(
-                type,
-                name,
-                namespace,
-                body,
-                style,
-                subresource=options.get("subresource", ""),
-                manager=self.component,
-                force=options.get("force", False),
-            )
+            obj = await self._send_patch(type, name, namespace, body, style, options)
         except NotFound:
             if missing_ok:
                 return None
@@ -193,6 +192,26 @@ class Client:
                 raise Conflict(error.message, details=error.details) from error
             raise
         return self._note_write(obj)
+
+    async def _send_patch(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str,
+        body: PatchBody,
+        style: PatchStyle,
+        options: PatchOptions,
+    ) -> T:
+        return await self.transport.patch(
+            type,
+            name,
+            namespace,
+            body,
+            style,
+            subresource=options.get("subresource", ""),
+            manager=self.component,
+            force=options.get("force", False),
+        )
 
     async def delete(
         self,

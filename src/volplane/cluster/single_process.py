@@ -124,6 +124,14 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
             value="ENDPOINT",
         ),
     ] = ""
+    container_shell: Annotated[
+        str,
+        about(
+            "program that is /bin/sh in containers that run as processes, such as busybox; default: this "
+            "machine's shell",
+            value="PROGRAM",
+        ),
+    ] = ""
     image_service_endpoint: Annotated[
         str, about("socket of the CRI image service, if it is not the runtime's", value="ENDPOINT")
     ] = ""
@@ -209,7 +217,8 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
         check_endpoint("--container-runtime-endpoint", self.container_runtime_endpoint)
         names = [node_name(index) for index in range(1, self.nodes + 1)]
         check_kinds(self.node, self.container_runtime_endpoint, names)
-        NodeOptions(**select_node_options(self))  # raises ValueError
+        node_options = NodeOptions(**select_node_options(self))  # raises ValueError
+        structs.force_setattr(self, "container_shell", node_options.shell_path)
         recording_options(DataDirectory(self.data_dir), self)  # raises ValueError
 
 
@@ -218,6 +227,7 @@ NODE_OPTIONS = (
     "max_container_restart_period",
     "seccomp_default",
     "allowed_unsafe_sysctls",
+    "container_shell",
     "image_service_endpoint",
     "serialize_image_pulls",
     "max_parallel_image_pulls",

@@ -28,6 +28,7 @@ from volplane.volumes.flex.prober import FlexProber
 from volplane.volumes.plugin_description import PluginReport, describe_flex_drivers
 
 AnyController = Controller[Any, Any, Any]
+ClientOfAccount = Callable[[str], Client]  # by the name of the service account
 
 COMPONENT = "kube-controller-manager"
 
@@ -91,13 +92,18 @@ class ControllerManagerOptions(Struct, frozen=True):
     ] = ""
     cluster_signing_key_file: Annotated[str, about("private key of that CA", value="FILE")] = ""
     http_endpoint: Annotated[str, about("address for metrics and health checks", value="HOST:PORT")] = ""
+    use_service_account_credentials: Annotated[
+        bool, about("each controller acts as its own service account of kube-system")
+    ] = False
     root_ca: Annotated[str, about("CA certificate (PEM) published in every namespace")] = ""
 
 
 class ControllerSpec(Struct, frozen=True):
     where: str  # module:class
+    account: str  # upstream's service account for it, in kube-system
     options: Mapping[str, Callable[[ControllerManagerOptions], Any]] = {}  # argument → from the settings
     calls_flex_drivers: bool = False
+    further_accounts: Mapping[str, str] = {}  # argument → of what is a controller of its own upstream
 
 
 def _file(path: str) -> bytes:
@@ -107,6 +113,7 @@ def _file(path: str) -> bytes:
 CONTROLLERS: Mapping[str, ControllerSpec] = {
     "persistentvolume-binder-controller": ControllerSpec(
         "volplane.controllers.binder.controller:Binder",
+        "persistent-volume-binder",
         {
             "sync_period": lambda s: s.pvclaimbinder_sync_period,
             "dynamic": lambda s: s.enable_dynamic_provisioning,
@@ -114,6 +121,7 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
     ),
     "persistentvolume-attach-detach-controller": ControllerSpec(
         "volplane.controllers.attachdetach.controller:AttachDetach",
+        "attachdetach-controller",
         {
             "max_wait_for_unmount": lambda s: s.max_wait_for_unmount,
             "force_detach": lambda s: not s.disable_force_detach_on_timeout,
@@ -125,6 +133,7 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
     ),
     "flexvolume-attachment-controller": ControllerSpec(
         "volplane.controllers.flexvolume.controller:FlexAttachments",
+        "attachdetach-controller",
         {
             "sync_period": lambda s: (
                 0.0 if s.disable_attach_detach_reconcile_sync else s.attach_detach_reconcile_sync_period
@@ -134,41 +143,77 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
         calls_flex_drivers=True,
     ),
     "persistentvolumeclaim-protection-controller": ControllerSpec(
-        "volplane.controllers.protection.controller:ClaimProtection"
+        "volplane.controllers.protection.controller:ClaimProtection",
+        "pvc-protection-controller",
     ),
     "persistentvolume-protection-controller": ControllerSpec(
-        "volplane.controllers.protection.controller:VolumeProtection"
+        "volplane.controllers.protection.controller:VolumeProtection",
+        "pv-protection-controller",
     ),
     "volumeattributesclass-protection-controller": ControllerSpec(
-        "volplane.controllers.protection.controller:AttributesProtection"
+        "volplane.controllers.protection.controller:AttributesProtection",
+        "volumeattributesclass-protection-controller",
     ),
     "persistentvolume-expander-controller": ControllerSpec(
-        "volplane.controllers.expand.controller:Expansion", calls_flex_drivers=True
+        "volplane.controllers.expand.controller:Expansion", "expand-controller", calls_flex_drivers=True
     ),
     "snapshot-controller": ControllerSpec(
         "volplane.controllers.snapshot.controller:VolumeSnapshots",
+        "snapshot-controller",
         {"distributed": lambda s: s.enable_distributed_snapshotting},
     ),
     "group-snapshot-controller": ControllerSpec(
-        "volplane.controllers.snapshot.groups.controller:VolumeGroupSnapshots"
+        "volplane.controllers.snapshot.groups.controller:VolumeGroupSnapshots",
+        "snapshot-controller",
     ),
     "ephemeral-volume-controller": ControllerSpec(
-        "volplane.controllers.ephemeral.controller:EphemeralVolumes"
+        "volplane.controllers.ephemeral.controller:EphemeralVolumes",
+        "ephemeral-volume-controller",
     ),
-    "deployment-controller": ControllerSpec("volplane.controllers.deployment.controller:Deployments"),
-    "replicaset-controller": ControllerSpec("volplane.controllers.replicaset.controller:ReplicaSets"),
+    "deployment-controller": ControllerSpec(
+        "volplane.controllers.deployment.controller:Deployments",
+        "deployment-controller",
+    ),
+    "replicaset-controller": ControllerSpec(
+        "volplane.controllers.replicaset.controller:ReplicaSets",
+        "replicaset-controller",
+    ),
     "replicationcontroller-controller": ControllerSpec(
-        "volplane.controllers.replicaset.controller:ReplicationControllers"
+        "volplane.controllers.replicaset.controller:ReplicationControllers",
+        "replication-controller",
     ),
-    "daemonset-controller": ControllerSpec("volplane.controllers.daemonset.controller:DaemonSets"),
-    "statefulset-controller": ControllerSpec("volplane.controllers.statefulset.controller:StatefulSets"),
-    "job-controller": ControllerSpec("volplane.controllers.job.controller:Jobs"),
-    "cronjob-controller": ControllerSpec("volplane.controllers.cronjob.controller:CronJobs"),
-    "endpoints-controller": ControllerSpec("volplane.controllers.endpoints.controller:EndpointsObjects"),
-    "endpointslice-controller": ControllerSpec("volplane.controllers.endpoints.controller:EndpointSlices"),
-    "disruption-controller": ControllerSpec("volplane.controllers.disruption.controller:Disruptions"),
+    "daemonset-controller": ControllerSpec(
+        "volplane.controllers.daemonset.controller:DaemonSets",
+        "daemon-set-controller",
+    ),
+    "statefulset-controller": ControllerSpec(
+        "volplane.controllers.statefulset.controller:StatefulSets",
+        "statefulset-controller",
+    ),
+    "job-controller": ControllerSpec(
+        "volplane.controllers.job.controller:Jobs",
+        "job-controller",
+        further_accounts={"cleaner": "ttl-after-finished-controller"},
+    ),
+    "cronjob-controller": ControllerSpec(
+        "volplane.controllers.cronjob.controller:CronJobs",
+        "cronjob-controller",
+    ),
+    "endpoints-controller": ControllerSpec(
+        "volplane.controllers.endpoints.controller:EndpointsObjects",
+        "endpoint-controller",
+    ),
+    "endpointslice-controller": ControllerSpec(
+        "volplane.controllers.endpoints.controller:EndpointSlices",
+        "endpointslice-controller",
+    ),
+    "disruption-controller": ControllerSpec(
+        "volplane.controllers.disruption.controller:Disruptions",
+        "disruption-controller",
+    ),
     "node-lifecycle-controller": ControllerSpec(
         "volplane.controllers.nodelifecycle.controller:NodeLifecycle",
+        "node-controller",
         {
             "monitor_grace": lambda s: s.node_monitor_grace_period,
             "startup_grace": lambda s: s.node_startup_grace_period,
@@ -181,26 +226,39 @@ CONTROLLERS: Mapping[str, ControllerSpec] = {
         },
     ),
     "taint-eviction-controller": ControllerSpec(
-        "volplane.controllers.tainteviction.controller:TaintEviction"
+        "volplane.controllers.tainteviction.controller:TaintEviction",
+        "node-controller",
     ),
     "pod-garbage-collector-controller": ControllerSpec(
         "volplane.controllers.podgc.controller:PodGarbage",
+        "pod-garbage-collector",
         {"threshold": lambda s: s.terminated_pod_gc_threshold},
     ),
     "garbage-collector-controller": ControllerSpec(
-        "volplane.controllers.garbage.controller:GarbageCollector"
+        "volplane.controllers.garbage.controller:GarbageCollector",
+        "generic-garbage-collector",
     ),
-    "resourcequota-controller": ControllerSpec("volplane.controllers.quota.controller:ResourceQuotas"),
-    "namespace-controller": ControllerSpec("volplane.controllers.namespace.controller:Namespaces"),
+    "resourcequota-controller": ControllerSpec(
+        "volplane.controllers.quota.controller:ResourceQuotas",
+        "resourcequota-controller",
+    ),
+    "namespace-controller": ControllerSpec(
+        "volplane.controllers.namespace.controller:Namespaces",
+        "namespace-controller",
+    ),
     "certificatesigningrequest-controller": ControllerSpec(
         "volplane.controllers.csr.controller:SigningRequests",
+        "certificate-controller",
         {
             "certificate": lambda s: _file(s.cluster_signing_cert_file),
             "key": lambda s: _file(s.cluster_signing_key_file),
         },
     ),
     "serviceaccount-controller": ControllerSpec(
-        "volplane.controllers.serviceaccount.controller:ServiceAccounts", {"root_ca": lambda s: s.root_ca}
+        "volplane.controllers.serviceaccount.controller:ServiceAccounts",
+        "service-account-controller",
+        {"root_ca": lambda s: s.root_ca},
+        further_accounts={"publisher": "root-ca-cert-publisher"},
     ),
 }
 
@@ -222,23 +280,24 @@ def select_controllers(names: Sequence[str]) -> list[str]:
 
 
 def build_controllers(
-    client: Client,
+    client_of: ClientOfAccount,
     flex_prober: FlexProber,
     settings: ControllerManagerOptions = ControllerManagerOptions(),  # noqa: B008
 ) -> list[AnyController]:
     names = select_controllers(settings.controllers)
-    return [make_controller(name, client, flex_prober, settings) for name in names]
+    return [make_controller(name, client_of, flex_prober, settings) for name in names]
 
 
 def make_controller(
-    name: str, client: Client, flex_prober: FlexProber, settings: ControllerManagerOptions
+    name: str, client_of: ClientOfAccount, flex_prober: FlexProber, settings: ControllerManagerOptions
 ) -> AnyController:
     entry = CONTROLLERS[name]
     module, _, attribute = entry.where.partition(":")
     options = {argument: of(settings) for argument, of in entry.options.items()}
+    options |= {argument: client_of(account) for argument, account in entry.further_accounts.items()}
     if entry.calls_flex_drivers:
         options["flex_prober"] = flex_prober
-    made: AnyController = getattr(import_module(module), attribute)(client, **options)
+    made: AnyController = getattr(import_module(module), attribute)(client_of(entry.account), **options)
     return made
 
 
@@ -248,10 +307,12 @@ async def run(
     wait_registry: WaitRegistry | None = None,
     flex_prober: FlexProber | None = None,
     election: ComponentLeaderElection | None = None,
+    client_of: ClientOfAccount | None = None,
 ) -> None:
     """Run until cancelled. `flex_prober`: one that its owner runs, for other roles of this process, too.
 
-    `election`: run the controllers only while holding the Lease of kube-controller-manager.
+    `election`: run the controllers only while holding the Lease of kube-controller-manager. `client_of`: the
+    clients of the controllers' service accounts; without it, all use `client`.
     """
     registry = wait_registry or WaitRegistry()
     async with (
@@ -260,7 +321,7 @@ async def run(
     ):
         with registry.reporting(partial(report_plugins, prober), Question.PLUGINS):
             # Before the Lease is held, because their imports take long.
-            controllers = build_controllers(client, prober, settings)
+            controllers = build_controllers(client_of or (lambda account: client), prober, settings)
             body = partial(_run_controllers, controllers, registry)
             await (lead_component(client, election, COMPONENT, body) if election is not None else body())
 

@@ -17,9 +17,10 @@ from volplane.explain.result import Explanation, ExplanationStep, waiting_step
 from volplane.rules import pods, resources, taints, topology
 from volplane.rules.binding import is_bound
 from volplane.rules.waits import Wait, WaitReason
-from volplane.scheduler.controller import DEFAULT, Scheduler
+from volplane.scheduler.controller import Scheduler
 from volplane.scheduler.node_cache import NodeInfo
 from volplane.scheduler.plan import MarkUnschedulable, ReserveNode, Unschedulable, plan
+from volplane.scheduler.profile import DEFAULT
 
 MAX_NODES = 12  # listed by name
 # The kinds that the filters read. Without permission to read them, only the scheduler's messages are left.

@@ -180,7 +180,11 @@ class Kubelet:
             if self.cri is not None
             else processes
             or ProcessRuntime(
-                paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
+                paths.real(paths.containers),
+                host,
+                cover=(paths.root, *cover),
+                shell=settings.shell_path,
+                launcher=launcher,
             )
         )
         self.runtimes = Runtimes(tasks, self._processes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from ipaddress import IPv4Network, ip_address
 from typing import Annotated
@@ -153,6 +155,14 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
             value="ENDPOINT",
         ),
     ] = ""
+    container_shell: Annotated[
+        str,
+        about(
+            "program that is /bin/sh in containers that run as processes, such as busybox; default: this "
+            "machine's shell",
+            value="PROGRAM",
+        ),
+    ] = ""
     image_service_endpoint: Annotated[
         str, about("socket of the CRI image service, if it is not the runtime's", value="ENDPOINT")
     ] = ""
@@ -202,6 +212,8 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
         check_log_options(self.container_log_max_size, self.container_log_max_files)
         check_endpoint("--container-runtime-endpoint", self.container_runtime_endpoint)
         check_endpoint("--image-service-endpoint", self.image_service_endpoint)
+        if self.container_shell and not self.shell_path:
+            raise ValueError(f"--container-shell: there is no program {self.container_shell}")
         self._check_image_options()
         self._check_cluster_addresses()
         if self.authorization_mode not in AUTHORIZATION_MODES:
@@ -240,6 +252,12 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
         if self.max_parallel_image_pulls < 0:
             given = self.max_parallel_image_pulls
             raise ValueError(f"--max-parallel-image-pulls must not be negative, not {given}")
+
+    @property
+    def shell_path(self) -> str:
+        """The file of --container-shell; "" if there is none."""
+        found = shutil.which(self.container_shell) if self.container_shell else None
+        return os.path.abspath(found) if found else ""
 
     @property
     def log_max_size(self) -> int:

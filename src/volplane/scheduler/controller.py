@@ -29,6 +29,7 @@ from volplane.api.errors import Conflict, NotFound
 from volplane.api.policy import PodDisruptionBudget
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment
 from volplane.base import clock, trace
+from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Stop
 from volplane.rules import pods
@@ -57,14 +58,13 @@ from volplane.scheduler.plan import (
     WriteBindings,
     plan,
 )
+from volplane.scheduler.profile import DEFAULT, DEFAULT_PROFILE, SchedulerProfile
 from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
+from volplane.scheduler.unschedulable_pods import BACKOFF
 from volplane.scheduler.victim_eviction import evict_victims
 from volplane.scheduler.volumes import Bindings
 
 log = logging.getLogger(__name__)
-
-DEFAULT = "default-scheduler"
-BIND_TIMEOUT = 600.0
 
 
 class Scheduler(Controller[str, SchedulingView, Step]):
@@ -73,15 +73,20 @@ class Scheduler(Controller[str, SchedulingView, Step]):
     workers = 256
 
     def __init__(
-        self, client: Client, *, scheduler_name: str = DEFAULT, bind_timeout: float = BIND_TIMEOUT
+        self,
+        client: Client,
+        *,
+        profiles: Sequence[SchedulerProfile] = (DEFAULT_PROFILE,),
+        backoff: Backoff = BACKOFF,
     ) -> None:
+        """`backoff`: before a pod that fits nowhere is tried again."""
         super().__init__(client)
-        self.scheduler_name = scheduler_name
-        self.bind_timeout = bind_timeout
+        self.profiles = {profile.scheduler_name: profile for profile in profiles}
+        self.pod_backoff = backoff
 
     def setup(self) -> None:
         claims, volumes = self.client.cache(PersistentVolumeClaim), self.client.cache(PersistentVolume)
-        self.memory = SchedulerMemory(claims, volumes, self._labels_of_namespace)
+        self.memory = SchedulerMemory(claims, volumes, self._labels_of_namespace, self.pod_backoff)
         refused = self.memory.unschedulable
         self.pods = self.watch(Pod, self.keys_of_pod, observe=self.memory.observe_pod)
         self.users = self.pods.index("claims", pods.claim_keys)
@@ -218,13 +223,16 @@ class Scheduler(Controller[str, SchedulingView, Step]):
             now=clock.now(),
             pause=self.memory.unschedulable.pause(key, clock.now()),
             start=self.memory.start,
-            bind_timeout=self.bind_timeout,
+            profile=self._profile_of(pod) or DEFAULT_PROFILE,
         )
 
     def _is_ours(self, pod: Pod) -> bool:
         if pod.spec.node_name or pod.is_deleting or pods.has_ended(pod):
             return False
-        return (pod.spec.scheduler_name or DEFAULT) == self.scheduler_name
+        return self._profile_of(pod) is not None
+
+    def _profile_of(self, pod: Pod | None) -> SchedulerProfile | None:
+        return self.profiles.get(pod.spec.scheduler_name or DEFAULT) if pod is not None else None
 
     def claim_bindings(self, bindings: Bindings) -> list[prebind.ClaimBinding]:
         pairs = []

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from volplane.api.core import Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.base import clock
+from volplane.base.backoff import Backoff
 from volplane.client.cache import Cache
 from volplane.rules import pods
 from volplane.scheduler.assume_cache import AssumeCache
@@ -28,9 +29,10 @@ class SchedulerMemory:
         claims: Cache[PersistentVolumeClaim],
         volumes: Cache[PersistentVolume],
         namespace_labels: NamespaceLabels,
+        backoff: Backoff,
     ) -> None:
         self.node_cache = NodeCache(namespace_labels)
-        self.unschedulable = UnschedulablePods(FILTERS)
+        self.unschedulable = UnschedulablePods(FILTERS, backoff)
         self.reserved: dict[str, Reservation] = {}  # by the pod's key
         self.start = 0  # where in the list of nodes the next search begins
         self.assumed_claims = AssumeCache(claims)

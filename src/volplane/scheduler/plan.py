@@ -21,21 +21,18 @@ from volplane.rules import taints, topology
 from volplane.rules.steps import CommonStep, Requeue
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.scheduler import prebind, preemption, scores
-from volplane.scheduler.filters import FILTERS
-from volplane.scheduler.filters.base import Filter, NodeCheck, NodeRefusal, PodRefusal
+from volplane.scheduler.filters.base import NodeCheck, NodeRefusal, PodRefusal
 from volplane.scheduler.node_cache import NodeInfo, PodUsage, compute_pod_usage
+from volplane.scheduler.profile import DEFAULT_PROFILE, SchedulerProfile, ScoreWeights
 from volplane.scheduler.scheduling_snapshot import SchedulingSnapshot
 from volplane.scheduler.volumes import Bindings, bindings_on, sort_claims
 
-MAX_FEASIBLE_NODES = 100  # the search ends with this many feasible nodes
 EARLY = 0.001  # seconds by which a timer may fire early
 RETRY = 300.0  # seconds until an unschedulable pod is retried without any change
 NO_NODES = "no nodes available to schedule pods"
 
 SCALE = scores.SCALE
-AFFINITY_WEIGHT = SPREAD_WEIGHT = 2  # weights of pod affinity and spread against free resources
-PREFERRED = 2 * SCALE // 100  # for each of the 100 points of a preferred affinity
-AVOIDED = 3 * SCALE  # for each PreferNoSchedule taint that is not tolerated
+POINT = SCALE // 100  # of a preferred affinity, which has at most 100
 
 
 class Placement(Struct, frozen=True):
@@ -85,7 +82,7 @@ class SchedulingView(Struct, frozen=True):
     now: float = 0.0
     pause: float = 0.0  # seconds left of the backoff after a refusal
     start: int = 0  # index of the first node to check
-    bind_timeout: float = 600.0
+    profile: SchedulerProfile = DEFAULT_PROFILE  # of the pod
 
 
 class ReserveNode(Struct, frozen=True):
@@ -136,12 +133,12 @@ def plan(view: SchedulingView) -> Iterator[Step | CommonStep]:
         if view.pause > EARLY:
             yield Wait(WaitReason.SCHEDULING_BACKOFF, seconds=view.pause)
             return
-        decision = decide(pod, view.snapshot, start=view.start)
+        decision = decide(pod, view.snapshot, start=view.start, profile=view.profile)
         if isinstance(decision, Unschedulable):
             yield Wait(WaitReason.UNSCHEDULABLE, seconds=RETRY, message=decision.message)
             yield MarkUnschedulable(decision)
             return
-        deadline = view.now + view.bind_timeout
+        deadline = view.now + view.profile.bind_timeout
         reservation = Reservation(pod.uid, decision.node, decision.bindings, deadline)
         yield ReserveNode(reservation, decision.searched)
     if not reservation.bound:
@@ -175,7 +172,7 @@ def _bind(view: SchedulingView, reservation: Reservation) -> Iterator[Step | Com
 
 
 def decide(
-    pod: Pod, snapshot: SchedulingSnapshot, *, start: int = 0, filters: Sequence[Filter] = FILTERS
+    pod: Pod, snapshot: SchedulingSnapshot, *, start: int = 0, profile: SchedulerProfile = DEFAULT_PROFILE
 ) -> Placement | Unschedulable:
     """Choose a node. `start`: the index of the first node to check."""
     cache = snapshot.node_cache.with_nominated(pod)
@@ -185,7 +182,7 @@ def decide(
     if not nodes:
         return Unschedulable(NO_NODES, frozenset({"NodeName"}), summary=NO_NODES)
     checks: list[tuple[str, NodeCheck]] = []
-    for filter in filters:
+    for filter in profile.filters:
         prepared = filter.prepare(pod, snapshot)
         if isinstance(prepared, PodRefusal):
             summary = f"0/{len(nodes)} nodes are available: {prepared.message}"
@@ -195,10 +192,12 @@ def decide(
     cleared = snapshot.node_cache.find_node(snapshot.node_cache.nominated_node(pod.key))
     if cleared is not None and _check_node(cleared, checks) is None:
         return _placement(pod, cleared, snapshot, 0)  # victims were evicted for this pod
-    fitting, refused, searched = _find_feasible_nodes(nodes, checks, start % len(nodes))
+    fitting, refused, searched = _find_feasible_nodes(
+        nodes, checks, start % len(nodes), profile.most_feasible(len(nodes))
+    )
     if not fitting:
-        return _refusal(pod, snapshot, refused, filters)
-    best = fitting[0] if len(fitting) == 1 else _select_best_node(pod, fitting, snapshot)
+        return _refusal(pod, snapshot, refused, profile)
+    best = fitting[0] if len(fitting) == 1 else _select_best_node(pod, fitting, snapshot, profile.weights)
     return _placement(pod, best, snapshot, searched)
 
 
@@ -212,10 +211,10 @@ def _refusal(
     pod: Pod,
     snapshot: SchedulingSnapshot,
     refused: Mapping[str, tuple[str, NodeRefusal]],
-    filters: Sequence[Filter],
+    profile: SchedulerProfile,
 ) -> Unschedulable:
     def fits(trial: SchedulingSnapshot, info: NodeInfo) -> NodeRefusal | None:
-        for filter in filters:
+        for filter in profile.filters:
             check = filter.prepare(pod, trial)
             no = (
                 NodeRefusal((check.message,))
@@ -233,6 +232,8 @@ def _refusal(
     reasons = {node: no.reasons for node, no in nos.items()}
     whose = {node: name for node, (name, _) in refused.items()}
     summary = summarize_refusals(nos.values())
+    if not profile.preempts:
+        return Unschedulable(f"{summary}.", by, reasons, whose, summary=summary)
     found = preemption.find_preemption(pod, snapshot, nos, fits)
     if isinstance(found, preemption.PreemptionCandidate):
         return Unschedulable(f"{summary}.", by, reasons, whose, evict=found, summary=summary)
@@ -241,7 +242,7 @@ def _refusal(
 
 
 def _find_feasible_nodes(
-    nodes: Sequence[NodeInfo], checks: Sequence[tuple[str, NodeCheck]], start: int
+    nodes: Sequence[NodeInfo], checks: Sequence[tuple[str, NodeCheck]], start: int, most: int
 ) -> tuple[list[NodeInfo], dict[str, tuple[str, NodeRefusal]], int]:
     fitting: list[NodeInfo] = []
     refused: dict[str, tuple[str, NodeRefusal]] = {}
@@ -253,7 +254,7 @@ def _find_feasible_nodes(
             refused[info.name] = verdict
             continue
         fitting.append(info)
-        if len(fitting) == MAX_FEASIBLE_NODES:
+        if len(fitting) == most:
             return fitting, refused, at - start + 1
     return fitting, refused, count
 
@@ -269,7 +270,9 @@ def _check_node(info: NodeInfo, checks: Sequence[tuple[str, NodeCheck]]) -> tupl
 # --- comparing
 
 
-def _select_best_node(pod: Pod, nodes: Sequence[NodeInfo], snapshot: SchedulingSnapshot) -> NodeInfo:
+def _select_best_node(
+    pod: Pod, nodes: Sequence[NodeInfo], snapshot: SchedulingSnapshot, weights: ScoreWeights
+) -> NodeInfo:
     """The node with the most free resources, plus affinity and spread scores; ties are broken by name."""
     taken = compute_pod_usage(pod)
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
@@ -282,18 +285,18 @@ def _select_best_node(pod: Pod, nodes: Sequence[NodeInfo], snapshot: SchedulingS
 
     def rank(at: int) -> tuple[int, int, str]:
         info = nodes[at]
-        points = free_share(info, taken)
-        points += AFFINITY_WEIGHT * company[at] if company else 0
-        points += SPREAD_WEIGHT * spread[at] if spread else 0
+        points = weights.resources * free_share(info, taken)
+        points += weights.pod_affinity * company[at] if company else 0
+        points += weights.spread * spread[at] if spread else 0
         if info.taints:
             soft = (taints.PREFER_NO_SCHEDULE,)
             avoided = (
                 t for t in info.taints if taints.find_untolerated_taint((t,), pod.spec.tolerations, soft)
             )
-            points -= AVOIDED * sum(1 for _ in avoided)
+            points -= weights.taints * SCALE * sum(1 for _ in avoided)
         for term in preferred:
             if topology.meets_term(term.preference, info.labels, info.name):
-                points += PREFERRED * term.weight
+                points += weights.node_affinity * POINT * term.weight
         return -points, len(info.pods), info.name
 
     return nodes[min(range(len(nodes)), key=rank)]

@@ -24,7 +24,8 @@ class UnschedulableRecord(Struct):
 
 
 class UnschedulablePods:
-    def __init__(self, filters: Iterable[Filter]) -> None:
+    def __init__(self, filters: Iterable[Filter], backoff: Backoff = BACKOFF) -> None:
+        self._backoff = backoff
         self._records: dict[str, UnschedulableRecord] = {}
         self._by_filter: dict[str, dict[str, None]] = {f.name: {} for f in filters}
         self._woken: dict[type[Resource], list[str]] = {}
@@ -37,7 +38,7 @@ class UnschedulablePods:
         self._unlink(key, record)
         record.filters = by
         record.times += 1
-        record.due = now + BACKOFF.delay(record.times)
+        record.due = now + self._backoff.delay(record.times)
         for name in by:
             self._by_filter.setdefault(name, {})[key] = None
         return record

@@ -11,13 +11,13 @@ from volplane.api import codec
 from volplane.api.annotations import BOUND_BY_CONTROLLER_ANNOTATION, SELECTED_NODE_ANNOTATION
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSIStorageCapacity, VolumeAttachment
+from volplane.scheduler.profile import SchedulerProfile
 
 pytestmark = pytest.mark.virtual
 IN_USE = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by "
     "another pod"
 )
-
 
 # Immediate PVC unbound → exact message incl. trailing `not found`; PVC bound → scheduled, PVC not touched.
 
@@ -101,7 +101,7 @@ async def test_a_claim_that_lost_all_its_annotations_aborts_with_a_text_of_its_o
 
 @pytest.mark.parametrize("timeout", [600.0, 5.0])
 async def test_a_provisioner_that_never_answers_times_out_and_the_node_stays_chosen(timeout: float) -> None:
-    async with scheduler_env(node("a"), node("b"), bind_timeout=timeout) as b:
+    async with scheduler_env(node("a"), node("b"), profiles=[SchedulerProfile(bind_timeout=timeout)]) as b:
         await b.client.create(claim("data", cls="late"))
         await b.client.create(pod("p", "data"))
         chosen = await b.wait_for_selected_node("data")

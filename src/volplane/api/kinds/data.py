@@ -132,7 +132,12 @@ KINDS = (
         "not used",
         version="v1alpha1",
         subresources=_STATUS,
-        columns=NAME_AND_AGE,
+        columns="""
+            Name
+            CommonEncodingVersion = status.commonEncodingVersion?<unset>
+            StorageVersions = storage_versions(status.storageVersions)
+            Age
+        """,
     ),
     data_kind(
         "autoscaling.HorizontalPodAutoscaler",
@@ -146,8 +151,8 @@ KINDS = (
             Reference = scale_target(spec.scaleTargetRef)
             Targets = metric_targets()
             MinPods = spec.minReplicas?<unset>
-            MaxPods#integer = spec.maxReplicas
-            Replicas#integer = status.currentReplicas?0
+            MaxPods = spec.maxReplicas
+            Replicas = status.currentReplicas?0
             Age
         """,
     ),
@@ -164,8 +169,8 @@ KINDS = (
             Reference = scale_target(spec.scaleTargetRef)
             Targets = cpu_target()
             MinPods = spec.minReplicas?<unset>
-            MaxPods#integer = spec.maxReplicas
-            Replicas#integer = status.currentReplicas?0
+            MaxPods = spec.maxReplicas
+            Replicas = status.currentReplicas?0
             Age
         """,
     ),
@@ -194,7 +199,8 @@ KINDS = (
             ServiceAccountName = spec.serviceAccountName
             NodeName = spec.nodeName
             SignerName = spec.signerName
-            Age
+            State = certificate_request_state(status.conditions)
+            UnverifiedUserAnnotations = labels(spec.unverifiedUserAnnotations)?<none>
         """,
     ),
     data_kind(
@@ -220,7 +226,7 @@ KINDS = (
         columns="""
             Name
             PriorityLevel = spec.priorityLevelConfiguration.name
-            MatchingPrecedence#integer = spec.matchingPrecedence
+            MatchingPrecedence = spec.matchingPrecedence
             DistinguisherMethod = spec.distinguisherMethod.type|<none>
             Age
             MissingPL = missing_priority_level(status.conditions)
@@ -302,7 +308,6 @@ KINDS = (
         columns="""
             Name
             ParentRef = parent_ref(spec.parentRef)
-            Age
         """,
     ),
     data_kind(
@@ -333,7 +338,7 @@ KINDS = (
         selectable=selectable("spec.nodeName", "spec.driver"),
         columns="""
             Name
-            Node = spec.nodeName|<unset>
+            Node = spec.nodeName|
             Driver = spec.driver
             Pool = spec.pool.name
             Age
@@ -355,7 +360,14 @@ KINDS = (
         subresources=_STATUS,
         returns_deleted=True,
         generation="counted",
-        columns=NAME_AND_AGE,
+        columns="""
+            Name
+            Key = spec.taint.key
+            Value = spec.taint.value|
+            Effect = spec.taint.effect
+            TimeAdded = age(spec.taint.timeAdded)|
+            Age
+        """,
     ),
     data_kind(
         "scheduling.Workload",
@@ -375,7 +387,7 @@ KINDS = (
         columns="""
             Name
             Resource = group_resource(spec.resource)
-            Age
+            Status = migration_status(status.conditions)
         """,
     ),
 )

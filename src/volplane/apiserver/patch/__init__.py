@@ -10,11 +10,12 @@ from typing import Any
 
 from msgspec import Struct, json, to_builtins
 
+from volplane.api import merge_patch
 from volplane.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMediaType
 from volplane.api.kinds import Kind
 from volplane.apiserver.decode.limits import MalformedBody
 from volplane.apiserver.decode.parse import parse_json
-from volplane.apiserver.patch import jsonpatch, merge, strategic
+from volplane.apiserver.patch import jsonpatch, strategic
 
 JSON = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
@@ -127,7 +128,7 @@ def _json(kind: Kind, current: Map, operations: Any) -> Map:
 
 
 def _merge(kind: Kind, current: Map, document: Any) -> Map:
-    return merge.merge(current, document)
+    return merge_patch.merge(current, document)
 
 
 def _strategic(kind: Kind, current: Map, document: Any) -> Map:

@@ -12,9 +12,9 @@ from typing import Any
 
 from msgspec import json
 
+from volplane.api.merge_patch import without_nulls
 from volplane.api.object import Field, Object, schema
 from volplane.apiserver.patch.jsonpatch import equal_as_json
-from volplane.apiserver.patch.merge import without_nulls
 
 DIRECTIVE = "$patch"
 DELETE_FROM = "$deleteFromPrimitiveList"

@@ -112,6 +112,7 @@ def _url(scheme: str, host: str, port: str) -> str:
     """The address, if it is one that may be reached: not of this machine alone, not a group of machines."""
     try:
         address = ipaddress.ip_address(host)
+        address = getattr(address, "ipv4_mapped", None) or address  # ::ffff:127.0.0.1 is 127.0.0.1
         number = int(port or 0)
     except ValueError:
         raise BadRequest("address not allowed") from None

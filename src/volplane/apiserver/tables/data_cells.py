@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
-_MAX_METRICS = 2  # in a cell; the rest is counted
+_MIGRATION_STATES = ("Running", "Failed", "Succeeded")
+_MAX_METRICS, _MAX_SERVERS = 2, 3  # in a cell; the rest is counted
 
 
 def param_kind(kind: Any) -> str:
@@ -31,6 +32,25 @@ def api_service_available(conditions: Iterable[Any] | None) -> str:
             status = str(condition.status)
             return status if status == "True" or not condition.reason else f"{status} ({condition.reason})"
     return "Unknown"
+
+
+def storage_versions(versions: Sequence[Any] | None) -> str:
+    """The version that each API server writes: `server-1=v1`."""
+    words = [f"{version.api_server_i_d}={version.encoding_version}" for version in versions or ()]
+    shown = ",".join(words[:_MAX_SERVERS])
+    if len(words) > _MAX_SERVERS:
+        return f"{shown} + {len(words) - _MAX_SERVERS} more..."
+    return shown or UNSET
+
+
+def certificate_request_state(conditions: Iterable[Any] | None) -> str:
+    ended = [c.type for c in conditions or () if c.type in ("Issued", "Denied", "Failed")]
+    return ended[-1] if ended else "Pending"
+
+
+def migration_status(conditions: Iterable[Any] | None) -> str:
+    reached = [c.type for c in conditions or () if c.status == "True" and c.type in _MIGRATION_STATES]
+    return reached[-1] if reached else "Unknown"
 
 
 def missing_priority_level(conditions: Iterable[Any] | None) -> str:
@@ -62,9 +82,9 @@ def ingress_class_parameters(parameters: Any) -> str:
 
 def parent_ref(parent: Any) -> str:
     if parent is None:
-        return ""
-    words = [*(w for w in (parent.group,) if w), parent.resource, parent.namespace, parent.name]
-    return "/".join(w for w in words if w)
+        return NONE
+    words = (group_resource(parent).lower(), parent.namespace, parent.name)
+    return "/".join(word for word in words if word)
 
 
 def group_resource(resource: Any) -> str:

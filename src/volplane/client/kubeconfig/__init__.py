@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from volplane.client.credentials import TokenFile
+from volplane.client.credentials import CredentialSource, TokenFile
 from volplane.client.https import HttpsTransport
 from volplane.client.kubeconfig.errors import BadKubeconfig
 from volplane.client.kubeconfig.files import KubeconfigEntry, MergedKubeconfig, merge_files
@@ -45,15 +45,21 @@ CURRENT = ContextChoice()
 
 
 def load(
-    files: Files, choice: ContextChoice = CURRENT, *, agent: str = "volplane", server: str = ""
+    files: Files,
+    choice: ContextChoice = CURRENT,
+    *,
+    agent: str = "volplane",
+    server: str = "",
+    source: CredentialSource | None = None,
 ) -> HttpsTransport:
-    """The transport for a context, by default the current one. `server` overrides the address.
+    """The transport for a context, by default the current one. `server` overrides the address, `source` the
+    user's credentials.
 
     Raises BadKubeconfig.
     """
     chosen = _choose(files, choice)
     url = server or chosen.server
-    login = chosen.read_login()
+    login = Login(source=source) if source is not None else chosen.read_login()
     context = chosen.tls_context(login) if url.startswith("https:") else None
     headers = [("User-Agent", agent), *login.headers]
     try:
@@ -80,12 +86,16 @@ def in_cluster(
     agent: str = "volplane",
     env: Mapping[str, str] = os.environ,
     server: str = "",
+    source: CredentialSource | None = None,
 ) -> HttpsTransport:
-    """The transport of a pod, from its service account and environment. A renewed token is used."""
+    """The transport of a pod, from its service account and environment. A renewed token is used.
+
+    `source`: credentials instead of the account's.
+    """
     url = server or _find_server(env)
     authority = (directory / "ca.crt").read_bytes()
     http = _open_client(url, authority, {"User-Agent": agent}, find_proxy(url, env))
-    return HttpsTransport(http, TokenFile(directory / "token"))
+    return HttpsTransport(http, source or TokenFile(directory / "token"))
 
 
 def from_service_account(

@@ -94,6 +94,7 @@ async def copy_volumes(service: DiskService, parameters: QueryParameters) -> Tre
         token=parameters.text("ClientToken"),
         tags=specified_tags(parameters, "volume"),
         source=source.id,
+        kms_key=key_of_encryption(parameters),
     )
     return {"volumeSet": [xml_views.volume(await service.create(request))]}
 

@@ -13,6 +13,7 @@ from volplane.api.batch import Job
 from volplane.api.core import Pod
 from volplane.api.finalizers import JOB_TRACKING_FINALIZER
 from volplane.base import clock
+from volplane.client.client import Client
 from volplane.controllers.job.plan import (
     DeleteExpiredJob,
     DiscardPod,
@@ -57,6 +58,11 @@ class JobView(Struct, frozen=True):
 
 class Jobs(Controller[Key, JobView, Step]):
     name = "job-controller"
+
+    def __init__(self, client: Client, *, cleaner: Client | None = None) -> None:
+        """`cleaner`: deletes finished jobs."""
+        super().__init__(client)
+        self.cleaner = cleaner or client
 
     def setup(self) -> None:
         self.jobs = self.watch(Job, self.keys_of_job)
@@ -143,7 +149,7 @@ class Jobs(Controller[Key, JobView, Step]):
                 error = await delete_pod(self.client, self.events, job, pod)
                 return Fail(error) if error else None
             case DeleteExpiredJob():
-                await self.client.delete(
+                await self.cleaner.delete(
                     Job, job.name, job.namespace, uid=job.uid, propagation="Foreground", missing_ok=True
                 )
             case _:

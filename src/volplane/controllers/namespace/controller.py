@@ -9,9 +9,9 @@ from typing import assert_never
 from msgspec import structs
 
 from volplane.api import codec, kinds
+from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.core import Namespace
 from volplane.api.errors import NotFound
-from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.base import clock
 from volplane.controllers.namespace.plan import (
@@ -25,6 +25,7 @@ from volplane.controllers.namespace.plan import (
     plan,
 )
 from volplane.loops.controller import Controller, Outcome, Replan
+from volplane.rules.definitions import metadata_type
 from volplane.rules.waits import Wait
 
 
@@ -35,6 +36,7 @@ class Namespaces(Controller[str, NamespaceView, Step]):
         self.namespaces = self.watch(
             Namespace, lambda old, new: [new.name] if new and new.is_deleting else []
         )
+        self.definitions = self.watch(CustomResourceDefinition)
 
     def view(self, key: str) -> NamespaceView | None:
         namespace = self.namespaces.get(key)
@@ -61,13 +63,16 @@ class Namespaces(Controller[str, NamespaceView, Step]):
         """Delete all objects; what is left afterwards, by resource. Nothing else while there are pods."""
         left: dict[str, Sequence[Resource]] = {}
         for kind in order([k for k in kinds.ALL if "delete" in k.verbs and "list" in k.verbs]):
-            left[kind.resource] = await self._delete_all(kind, namespace)
+            left[kind.resource] = await self._delete_all(kinds.metadata_type(kind), namespace)
             if kind.kind == "Pod" and left[kind.resource]:
-                break
+                return left
+        for definition in self.definitions.all():
+            type = metadata_type(definition)
+            if type is not None and kinds.of(type).namespaced:
+                left[definition.name] = await self._delete_all(type, namespace)
         return left
 
-    async def _delete_all(self, kind: Kind, namespace: str) -> Sequence[Resource]:
-        type = kinds.metadata_type(kind)
+    async def _delete_all(self, type: type[Resource], namespace: str) -> Sequence[Resource]:
         try:
             found = await self.client.list(type, namespace)
         except NotFound:

@@ -25,9 +25,11 @@ from volplane.loops.controller import Controller, Stop
 class ServiceAccounts(Controller[str, ServiceAccountView, Step]):
     name = "serviceaccount-controller"
 
-    def __init__(self, client: Client, *, root_ca: str = "") -> None:
+    def __init__(self, client: Client, *, root_ca: str = "", publisher: Client | None = None) -> None:
+        """`publisher`: writes the CA certificate."""
         super().__init__(client)
         self.root_ca = root_ca
+        self.publisher = publisher or client
 
     def setup(self) -> None:
         self.namespaces = self.watch(Namespace, lambda old, new: [new.name] if new else [])
@@ -54,10 +56,10 @@ class ServiceAccounts(Controller[str, ServiceAccountView, Step]):
                 case CreateServiceAccount(account):
                     await self.client.create(account, exists_ok=True)
                 case CreateRootCA(config):
-                    await self.client.create(config, exists_ok=True)
+                    await self.publisher.create(config, exists_ok=True)
                 case UpdateRootCA(root_ca):
                     patch = {"data": {"ca.crt": root_ca}}
-                    await self.client.patch(ConfigMap, ROOT_CA, key, merge=patch, missing_ok=True)
+                    await self.publisher.patch(ConfigMap, ROOT_CA, key, merge=patch, missing_ok=True)
                 case _:
                     assert_never(step)
         except (NotFound, Forbidden):

@@ -24,6 +24,8 @@ _GROUP_FOR = {
         "csi.storage.k8s.io/volumegroupsnapshotcontent/name",
     )
 }
+# Without effect: Kubernetes' storage suite repeats this field of the class as a parameter.
+_UNUSED_OF_GROUPS = frozenset({"deletionpolicy"})
 _LOCK_NUMBERS = {"lockduration": "LockDuration", "lockcooloffperiod": "CoolOffPeriod"}
 
 
@@ -69,7 +71,7 @@ def group_tags(parameters: Mapping[str, str]) -> dict[str, str]:
             tags[_GROUP_FOR[lowered]] = value
         elif lowered.startswith(tag_templates.PREFIX):
             specifications[key] = value
-        else:
+        elif lowered not in _UNUSED_OF_GROUPS:
             raise InvalidArgument(f"Invalid parameter key {key} for CreateVolumeGroupSnapshot")
     return tags | tag_templates.parse_tags(specifications, {})
 

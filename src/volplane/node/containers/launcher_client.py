@@ -76,10 +76,14 @@ class LauncherReply:
 
 
 class LauncherClient:
-    """One may serve several nodes of one process. `cover`: paths that are hidden from all containers."""
+    """One may serve several nodes of one process. `cover`: paths that are hidden from all containers;
+    `shell`: the program that is their /bin/sh, if it is not this machine's.
+    """
 
-    def __init__(self, host: Host, *, cover: Sequence[str] = (), log: str = os.devnull) -> None:
-        self._host, self._log = host, log
+    def __init__(
+        self, host: Host, *, cover: Sequence[str] = (), log: str = os.devnull, shell: str = ""
+    ) -> None:
+        self._host, self._log, self._shell = host, log, shell
         self._cover = sorted({os.path.realpath(path) for path in cover})
         self._process: Process | None = None
         self._socket: socket.socket | None = None
@@ -105,7 +109,8 @@ class LauncherClient:
         # In the C locale with Python's UTF-8 mode, the C library never loads a converter or a message
         # catalogue.
         python = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _LAUNCHER_SCRIPT]
-        argv = [*python, _PACKAGE_DIRECTORY, str(number), json.dumps([self._cover, interpreter_paths()])]
+        given = json.dumps([self._cover, interpreter_paths(), self._shell])
+        argv = [*python, _PACKAGE_DIRECTORY, str(number), given]
         try:
             self._process = await self._host.spawn(
                 argv, fds=[number], log=self._log, env={"LANG": "C", "LC_ALL": "C"}

@@ -57,17 +57,24 @@ class _ProcessContainer:
 
 class ProcessRuntime:
     def __init__(
-        self, directory: str, host: Host, *, cover: Sequence[str] = (), launcher: LauncherClient | None = None
+        self,
+        directory: str,
+        host: Host,
+        *,
+        cover: Sequence[str] = (),
+        shell: str = "",
+        launcher: LauncherClient | None = None,
     ) -> None:
-        """`directory` holds the containers' files; `cover`: paths that are hidden from all containers.
+        """`directory` holds the containers' files; `cover`: paths that are hidden from all containers;
+        `shell`: the program that is their /bin/sh, if it is not this machine's.
 
-        A launcher that several nodes share has its own cover.
+        A launcher that several nodes share has its own cover and shell.
         """
         self._directory = os.path.realpath(directory)
         self._host = host
         self._owns_launcher = launcher is None
         log = f"{self._directory}/launcher.log"
-        self.launcher = launcher or LauncherClient(host, cover=[directory, *cover], log=log)
+        self.launcher = launcher or LauncherClient(host, cover=[directory, *cover], log=log, shell=shell)
         self._containers: dict[str, _ProcessContainer] = {}
         self._starting: KeyedTasks[str, ContainerRunState] = KeyedTasks(ignore_error)
         self._ending: KeyedTasks[str, None] = KeyedTasks()  # starts given up whose processes are still there

@@ -166,8 +166,8 @@ def _first(own: int | None, shared: int | None) -> int | None:
 def _groups(shared: PodSecurityContext) -> tuple[int, ...]:
     """Only the listed groups, as with supplementalGroupsPolicy Strict.
 
-    Merge would add the user's groups in the image's /etc/group. Here that is this machine's file, and a
-    container could get the groups of its administrators.
+    Merge would add the user's groups in the image's /etc/group. Here its entries are those of this machine,
+    and a container could get the groups of its services.
     """
     fs_group = () if shared.fs_group is None else (shared.fs_group,)
     return tuple(dict.fromkeys((*shared.supplemental_groups, *fs_group)))

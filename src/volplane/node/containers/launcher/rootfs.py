@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from . import kernel, paths
+from .accounts import GROUP, PASSWD, make_account_files
 from .failures import (
     MOUNT,
     NOT_NAMESPACED,
@@ -45,6 +46,7 @@ SYSTEM = (
 )  # fmt: skip
 # Where this is a link to a file in /run, containers see a copy of the file instead: their /run is empty.
 RESOLV_CONF = "/etc/resolv.conf"
+SHELL_DIRECTORY, SHELL_NAME = "/bin", "sh"
 _EMPTY_IN_CONTAINER = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/run": 0o755}
 # Keys, passwords and users' files: a container sees an empty file or directory instead, or nothing.
 SECRETS = (
@@ -134,16 +136,36 @@ class RootLayout:
             mask_sys(handles)
 
 
-def prepare_layout(hidden: Sequence[str], exposed: Sequence[str]) -> RootLayout:
+class CoverFile:
+    """A file that containers see instead of the machine's, or of none."""
+
+    def __init__(self, content: bytes, mode: int = 0o644) -> None:
+        self.content, self.mode = content, mode
+
+
+def read_cover_files(shell: str) -> dict[str, CoverFile]:
+    """The files by their paths. `shell`: a program of this machine that becomes /bin/sh, or ""."""
+    accounts = make_account_files(_read_file(PASSWD), _read_file(GROUP))
+    found = {path: CoverFile(content) for path, content in accounts.items()}
+    if os.path.islink(RESOLV_CONF):
+        found[RESOLV_CONF] = CoverFile(_read_file(RESOLV_CONF))
+    if shell:
+        path = f"{os.path.realpath(SHELL_DIRECTORY)}/{SHELL_NAME}"
+        found[path] = CoverFile(_read_file(shell), 0o755)
+    return found
+
+
+def prepare_layout(hidden: Sequence[str], exposed: Sequence[str], shell: str = "") -> RootLayout:
     """Make the almost empty namespace, and return to the machine's.
 
-    No container sees `hidden`; all see `exposed`, even inside a directory that is covered.
+    No container sees `hidden`; all see `exposed`, even inside a directory that is covered. `shell`: see
+    `read_cover_files`.
     """
     me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)  # /proc cannot be reached in between
     home = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me)
     system = [path for path in SYSTEM if os.path.ismount(path)]
     trees = {path: kernel.copy_tree(path, recursive=False) for path in ["/", *system]}
-    copies = {RESOLV_CONF: _read_linked(RESOLV_CONF)} if os.path.islink(RESOLV_CONF) else {}
+    files = read_cover_files(shell)
     try:
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
@@ -156,8 +178,8 @@ def prepare_layout(hidden: Sequence[str], exposed: Sequence[str]) -> RootLayout:
         secrets = {**{os.path.realpath(path): None for path in SECRETS}, **empty}
         layout = RootLayout(
             os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me),
-            _make_cover("with-secrets", system, empty, exposed, copies),
-            _make_cover("without", system, secrets, exposed, copies),
+            _make_cover("with-secrets", system, empty, exposed, files),
+            _make_cover("without", system, secrets, exposed, files),
         )
         kernel.change_mount(COVER, readonly=True)
         return layout
@@ -167,11 +189,11 @@ def prepare_layout(hidden: Sequence[str], exposed: Sequence[str]) -> RootLayout:
             os.close(descriptor)
 
 
-def _read_linked(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError:  # the link leads nowhere
+    except OSError:  # it does not exist, or is a link that leads nowhere
         return b""
 
 
@@ -180,7 +202,7 @@ def _make_cover(
     system: Sequence[str],
     hidden: dict[str, int | None],
     exposed: Sequence[str],
-    copies: dict[str, bytes],
+    files: dict[str, CoverFile],
 ) -> Cover:
     outermost = select_outermost(hidden)
     layers = ["/", *(path for path in system if not is_inside(path, outermost))]
@@ -195,12 +217,16 @@ def _make_cover(
             _make_parents(cover, path)
             os.makedirs(_path_in_cover(cover, path), exist_ok=True)
             cover.exposed.append(path)
-    for path, content in copies.items():
+    for path, covering in files.items():
         _make_parents(cover, path)
-        with open(_path_in_cover(cover, path), "wb") as file:
-            file.write(content)
-        os.chmod(_path_in_cover(cover, path), 0o644)
+        write_cover_file(_path_in_cover(cover, path), covering)
     return cover
+
+
+def write_cover_file(path: str, covering: CoverFile) -> None:
+    with open(path, "wb") as file:
+        file.write(covering.content)
+    os.chmod(path, covering.mode)
 
 
 def select_outermost(paths: dict[str, int | None]) -> list[str]:

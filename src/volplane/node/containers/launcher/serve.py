@@ -28,10 +28,10 @@ _STANDBY_DELAY = 20
 Work = Callable[[], None]
 
 
-def main(descriptor: int, hidden: list[str], exposed: list[str]) -> None:
-    """`hidden` and `exposed` are paths of this machine; see `rootfs.prepare_layout`."""
+def main(descriptor: int, hidden: list[str], exposed: list[str], shell: str) -> None:
+    """`hidden`, `exposed` and `shell` are paths of this machine; see `rootfs.prepare_layout`."""
     kernel.set_title("volplane-launcher")
-    layout, problem = _prepare(hidden, exposed)
+    layout, problem = _prepare(hidden, exposed, shell)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for: the kernel reaps them
     import_guard.block_imports()
     gc.disable()
@@ -41,11 +41,11 @@ def main(descriptor: int, hidden: list[str], exposed: list[str]) -> None:
     LauncherServer(requests, layout, problem).run()
 
 
-def _prepare(hidden: list[str], exposed: list[str]) -> tuple[RootLayout, str]:
+def _prepare(hidden: list[str], exposed: list[str], shell: str) -> tuple[RootLayout, str]:
     try:
         if kernel.IN_USER_NAMESPACE:
-            return prepare_user_namespace_layout(hidden, exposed), ""
-        return rootfs.prepare_layout(hidden, exposed), ""
+            return prepare_user_namespace_layout(hidden, exposed, shell), ""
+        return rootfs.prepare_layout(hidden, exposed, shell), ""
     except OSError as error:
         return RootLayout(-1, None, None), f"cannot set up namespaces: {error}"
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from . import kernel, rootfs
-from .rootfs import Cover, MountHandles, RootLayout
+from .rootfs import Cover, CoverFile, MountHandles, RootLayout
 
 # Directories of the layout's namespace.
 _SHOWN, _WORK, _COVER, _PROC, _SYS, _DEV = (
@@ -108,7 +108,9 @@ class UserNamespaceLayout(RootLayout):
                 kernel.mount("tmpfs", root + hidden, "tmpfs", rootfs.SAFE_MOUNT_FLAGS, mode)
 
 
-def prepare_user_namespace_layout(hidden: Sequence[str], exposed: Sequence[str]) -> UserNamespaceLayout:
+def prepare_user_namespace_layout(
+    hidden: Sequence[str], exposed: Sequence[str], shell: str = ""
+) -> UserNamespaceLayout:
     """Make the namespace that containers copy, and return to the machine's. See `rootfs.prepare_layout`."""
     me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
     home = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me)
@@ -119,6 +121,7 @@ def prepare_user_namespace_layout(hidden: Sequence[str], exposed: Sequence[str])
     trees = {path: _copy_directory(path, solid) for path in directories}
     shown = _outermost_directories(exposed, directories)
     trees |= {path: kernel.copy_tree(path, recursive=True) for path in shown}
+    files = rootfs.read_cover_files(shell)
     machine = {
         _PROC: kernel.copy_tree("/proc", recursive=True),
         _SYS: kernel.copy_tree("/sys", recursive=True),
@@ -144,7 +147,7 @@ def prepare_user_namespace_layout(hidden: Sequence[str], exposed: Sequence[str])
         for path in (_WORK, _COVER):
             os.mkdir(f"/proc{path}")
         rootfs.pivot_into("/proc")
-        cover, covered = _make_cover(directories, solid, [*hidden, _VAR_TMP])
+        cover, covered = _make_cover(directories, solid, [*hidden, _VAR_TMP], files)
         cover.exposed.extend(shown)
         return UserNamespaceLayout(
             os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me), cover, links, solid, covered
@@ -171,7 +174,7 @@ def _outermost_directories(exposed: Sequence[str], directories: Sequence[str]) -
 
 
 def _make_cover(
-    directories: Sequence[str], solid: set[str], hidden: Sequence[str]
+    directories: Sequence[str], solid: set[str], hidden: Sequence[str], files: dict[str, CoverFile]
 ) -> tuple[Cover, list[str]]:
     """The cover, and the directories over which something empty is mounted in each container.
 
@@ -191,6 +194,12 @@ def _make_cover(
             place = f"{_COVER}/{directories.index(layer)}{path.removeprefix(layer)}"
             os.makedirs(os.path.dirname(place), exist_ok=True)
             os.mknod(place, stat.S_IFCHR, 0)
+    for path, covering in files.items():
+        layer = f"/{path.split('/')[1]}"
+        if layer in directories and layer not in solid:
+            place = f"{_COVER}/{directories.index(layer)}{path.removeprefix(layer)}"
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            rootfs.write_cover_file(place, covering)
     for top in _WRITABLE:
         layer = f"/{top.split('/')[1]}"
         if layer in directories and layer not in solid and os.path.isdir(_SHOWN + top):

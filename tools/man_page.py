@@ -19,7 +19,7 @@ EXIT_CODES = (
     ("0", "success"),
     ("1", "the command failed; the reason is on the standard error"),
     ("2", "wrong usage: an unknown option or value"),
-    ("3", "something waits or is not ready (explain, world, plugins, status)"),
+    ("3", "something waits or is not ready (explain, world, plugins, status), or was found (doctor, fsck)"),
     ("130", "interrupted with Ctrl-C, or a question was answered with no"),
 )
 ENVIRONMENT = (

@@ -11,10 +11,12 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from volplane.cluster.backup import BackupError, create_backup, restore_backup
+from volplane.cluster.backup.writer import ArchiveWriter
 from volplane.cluster.data_directory import DataDirectory
 from volplane.host.copies import extents
 from volplane.store import StoreRecord
@@ -303,6 +305,30 @@ def test_a_file_that_is_written_meanwhile_is_reported(tmp_path: Path) -> None:
     copied = (restore(tmp_path / "busy.tar", tmp_path / "r").shared / "fs-1" / "a" / "log").read_text()
     assert copied.startswith("line\nline\n")
     assert busy.read_text().startswith(copied)
+
+
+def test_a_file_with_the_inode_of_a_removed_one_is_no_link_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = DataDirectory(make_archive(tmp_path).parent / "d")
+    place = layout.shared / "fs-1" / "a"
+    (place / "early").write_text("old")
+    os.link(place / "early", place / "later")
+    real = ArchiveWriter.add_file
+
+    def add_file(writer: ArchiveWriter, name: str, *given: Any, **more: Any) -> bool:
+        if name.endswith("/file"):  # between the two names
+            inode = (place / "early").stat().st_ino
+            (place / "early").unlink()
+            (place / "later").unlink()
+            (place / "later").write_text("new")
+            if (place / "later").stat().st_ino != inode:
+                pytest.skip("this file system does not use the number of an inode again at once")
+        return real(writer, name, *given, **more)
+
+    monkeypatch.setattr(ArchiveWriter, "add_file", add_file)
+    restored = restore(back_up(layout, tmp_path / "swapped.tar"), tmp_path / "r").shared / "fs-1" / "a"
+    assert (restored / "later").read_text() == "new"
 
 
 def test_a_cluster_on_etcd_is_told_what_to_use(tmp_path: Path) -> None:

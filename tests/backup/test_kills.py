@@ -70,6 +70,7 @@ INTERRUPTED = """
 import signal, os, sys
 from volplane.base import failpoint
 from volplane.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
 failpoint.hit = lambda name: os.kill(os.getpid(), signal.SIGINT) if name == sys.argv[1] else None
 main(sys.argv[2:])
 """

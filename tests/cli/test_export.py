@@ -54,12 +54,13 @@ def test_logs_objects_and_the_machine_are_exported_without_secrets(up: Up, tmp_p
         up.apply(SECRET)
         up.wait_running("speaker")
         up.wait("it has spoken", lambda: "hello" in up.kubectl("logs", "speaker"))
-        (up.directory / "run" / "scheduler.log").write_text("a log\n")
+        (up.directory / "run" / "scheduler.log").write_text("page: http://x/?token=do-not-show-this&a=b\n")
         assert export("--data-dir", str(up.directory), str(target)).split() == [str(target)]
         files = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
         (log,) = [name for name in files if "speaker" in name]
         assert log.startswith("nodes/worker-1/default_speaker_")
         assert "hello from the pod" in (target / log).read_text()
+        assert (target / "run/scheduler.log").read_text() == "page: http://x/?token=<redacted>&a=b\n"
         assert {"run/scheduler.log", "machine.json", "fsck.json", "objects/pods.json"} <= files
         (secret,) = [
             item

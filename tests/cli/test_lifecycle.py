@@ -21,6 +21,16 @@ PATIENCE = 240.0
 HOLD = "import sys; from volplane.base.locks import lock; lock(sys.argv[1]); print(flush=True); input()"
 
 
+def hold(path: Path) -> subprocess.Popen[bytes]:
+    """Another process that holds a lock."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    return holder
+
+
 class Machine:
     """A home directory with clusters."""
 
@@ -168,19 +178,33 @@ def test_a_lock_is_seen_while_its_holder_lives(tmp_path: Path) -> None:
     assert find_holder(str(path)) == os.getpid()
     os.close(held)
     assert find_holder(str(path)) is None
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            HOLD,
-            str(path),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdout is not None
-    holder.stdout.readline()
+    holder = hold(path)
     assert find_holder(str(path)) == holder.pid
     holder.kill()
     holder.communicate()
     assert find_holder(str(path)) is None
+
+
+def test_a_log_is_followed_over_its_rotation_until_the_cluster_stops(tmp_path: Path) -> None:
+    log = tmp_path / "run" / "up.log"
+    log.parent.mkdir()
+    log.write_text("1\n2\n")
+    cluster = hold(tmp_path / "up.lock")
+    argv = [VOLPLANE, "logs", "-f", "--tail", "1", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "2\n"
+        with log.open("a") as file:
+            file.write("3\n")
+            file.flush()
+            assert following.stdout.readline() == "3\n"
+            log.rename(log.with_name("up.log.old"))
+            file.write("4\n")
+        log.write_text("5\n")
+        assert [following.stdout.readline() for _ in range(2)] == ["4\n", "5\n"]
+        with log.open("a") as file:
+            file.write("6\n")
+        cluster.kill()
+        cluster.communicate()
+        assert following.stdout.read() == "6\n"
+        assert following.wait(60) == 0

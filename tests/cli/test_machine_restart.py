@@ -1,7 +1,9 @@
-"""Two clusters in the background, and a restart of the machine: processes are killed, and mounts are gone."""
+"""Clusters in the background that are killed: by a restart of the machine, and before they are stopped."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,8 @@ from tests.cli.test_lifecycle import Machine, make_machine
 from tests.support import machine
 from tests.support.power_cut import OBJECTS, detach, is_pod_running
 from tests.support.up import Up, wait_until
+from volplane.cluster import lifecycle
+from volplane.cluster.data_directory import DataDirectory
 from volplane.host import devices
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("kubectl")]
@@ -68,3 +72,29 @@ def test_two_clusters_survive_a_restart_of_the_machine(home: Machine) -> None:
     home.run("stop", "--name", "test")
     assert not machine.leftovers(ups["test"].directory)
     assert "everything agrees" in home.run("fsck", "--name", "test")
+
+
+def test_a_stop_after_a_kill_leaves_nothing(home: Machine) -> None:
+    up = Up(directory=home.home / ".volplane-dev")
+    home.run("up", "--name", "dev", "--nodes", "1", "--detach")
+    up.apply(OBJECTS)
+    wait_until("the pod has written", partial(is_pod_running, up), 120)
+
+    os.kill(home.status("--name", "dev")["pid"], signal.SIGKILL)
+    assert lifecycle.stop(DataDirectory(up.directory))  # at once: its supervisor has not started it again
+    assert not machine.leftovers(up.directory)
+
+    home.run("start", "--name", "dev")
+    wait_until("the pod runs with its data", partial(is_pod_running, up), 120)
+    status = home.status("--name", "dev")
+    os.kill(status["supervisor"], signal.SIGKILL)
+    os.kill(status["pid"], signal.SIGKILL)
+    wait_until("it has ended", lambda: home.status("--name", "dev")["phase"] == "Stopped")
+    for words in (("stop",), ("delete", "--yes")):
+        shown = home.run(*words, "--name", "dev", code=1)
+        assert "1 container, " in shown
+        assert "of a killed run remain: start and stop it once to remove them" in shown
+    home.run("start", "--name", "dev")
+    home.run("delete", "--name", "dev", "--yes")
+    assert not up.directory.exists()
+    assert not machine.leftovers(up.directory)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -103,14 +104,24 @@ def has_event(user: OrdinaryUser, directory: Path, text: str) -> bool:
     return text in events(user, directory)
 
 
+@pytest.fixture
+def _mount_in_var() -> Iterator[None]:
+    """The machine has a file system below /var, as most have; a pod mounts a volume there."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
+        yield
+        subprocess.run(["umount", place], check=True)
+
+
 @root
 @slow
 @pytest.mark.peer("kubectl")
+@pytest.mark.usefixtures("_mount_in_var")
 def test_a_cluster_lives_without_root(user: OrdinaryUser) -> None:
     directory = user.home / ".volplane"
     user.volplane("up", "--nodes", "1", "--detach")
     user.kubectl(directory, "apply", "-f", "-", stdin=OBJECTS)
-    user.kubectl(directory, "wait", "--for=condition=Ready", "pod/user", "--timeout=60s")
+    user.kubectl(directory, "wait", "--for=condition=Ready", "pod/user", "--timeout=240s")
     read = ("exec", "user", "--", "cat", "/var/lib/mine/file", "/scratch/x")
     assert user.kubectl(directory, *read).split() == ["kept", "x"]
     for text in (
@@ -143,7 +154,7 @@ def test_a_cluster_lives_without_root(user: OrdinaryUser) -> None:
     assert not directory.exists()
     user.volplane("restore", str(archive))
     user.volplane("up", "--nodes", "1", "--detach")
-    user.kubectl(directory, "wait", "--for=condition=Ready", "pod/user", "--timeout=60s")
+    user.kubectl(directory, "wait", "--for=condition=Ready", "pod/user", "--timeout=240s")
     assert user.kubectl(directory, *read).split() == ["kept", "x"]
     user.volplane("delete", "--yes")
 

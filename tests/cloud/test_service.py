@@ -273,6 +273,16 @@ async def test_growing_an_attached_disk(tmp_path: Path) -> None:
     await host.close()
 
 
+async def test_growing_never_shortens_a_file(tmp_path: Path) -> None:
+    """In a restored backup, it may be longer than its record says."""
+    async with cloud(tmp_path) as service:
+        volume = await service.create(REQUEST)
+        image = service.disks.file(volume.id)
+        os.truncate(image, 5 << 30)
+        await service.modify(volume.id, {"size": 3})
+        assert os.path.getsize(image) == 5 << 30  # noqa: ASYNC240
+
+
 async def test_a_clean_stop_releases_loop_devices_and_a_start_binds_them_again(tmp_path: Path) -> None:
     store = MemoryStore()
     async with cloud(tmp_path, store) as service:

@@ -41,13 +41,15 @@ def test_without_a_cluster_only_the_machine_is_checked(
     assert "start a cluster with volplane up" in str(cluster["advice"])
 
 
-def test_a_cluster_that_is_asked_for_must_be_there(tmp_path: Path) -> None:
-    (cluster,) = [
-        check
-        for check in ask("--data-dir", str(tmp_path / "x"), home=tmp_path, code=3)
-        if check["area"] == "cluster"
-    ]
-    assert "no cluster in" in str(cluster["advice"])
+@pytest.mark.parametrize(
+    ("words", "place"), [(("--data-dir", "{home}/x"), "{home}/x"), (("--name", "x"), "{home}/.volplane-x")]
+)
+def test_a_cluster_that_is_asked_for_must_be_there(
+    words: tuple[str, ...], place: str, tmp_path: Path
+) -> None:
+    asked = [word.format(home=tmp_path) for word in words]
+    (cluster,) = [check for check in ask(*asked, home=tmp_path, code=3) if check["area"] == "cluster"]
+    assert f"no cluster in {place.format(home=tmp_path)}:" in str(cluster["advice"])
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from msgspec import Struct
@@ -34,6 +36,8 @@ for module, names in (
     for name in names.split():
         if hasattr(module, name):
             delattr(module, name)
+socket.TCP_KEEPALIVE = socket.TCP_KEEPIDLE  # the name on macOS
+del socket.TCP_KEEPIDLE
 load = ctypes.CDLL
 def load_elsewhere(name, *words, **flags):
     if name is not None and "libc.so" in str(name):
@@ -96,7 +100,7 @@ async def run_verb(*words: str) -> VerbResult:
 
 @pytest.mark.parametrize(
     "words",
-    [("explain", "pvc/x"), ("journey", "pvc/x"), ("states", "pvc/x"), ("world",), ("plugins",)],
+    [("explain", "pvc/x"), ("journey", "pvc/x"), ("states", "pvc/x"), ("world",), ("plugins",), ("ui",)],
     ids=lambda words: words[0],
 )
 async def test_a_verb_without_a_server_says_so(words: tuple[str, ...], tmp_path: Path) -> None:
@@ -147,8 +151,39 @@ async def test_every_verb_answers_about_a_cluster() -> None:
             assert result.modules == [], words
 
 
+async def test_the_live_page_is_served() -> None:
+    async with https_apiserver() as server:
+        await server.client.create(objects.claim("waiting"))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", ONLY_LINUX + RUN, "ui", "--kubeconfig", server.kubeconfig),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdout is not None
+        try:
+            link = (await asyncio.wait_for(process.stdout.readline(), 120)).decode().strip()
+            assert link.startswith("http://127.0.0.1:"), link
+            assert "<title>" in await asyncio.to_thread(open_page, link)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            output, _ = await asyncio.wait_for(process.communicate(), 120)
+    seen = json.loads(output.decode().splitlines()[-1])
+    assert seen["code"] == 0, output.decode()
+    assert [name for name in seen["modules"] if name.startswith(SLOW_OR_LINUX) and name != "uvloop"] == []
+
+
+def open_page(link: str) -> str:
+    """As a browser does: the link is followed once, and a cookie kept."""
+    opener = build_opener(HTTPCookieProcessor())
+    with opener.open(link, timeout=60) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 async def test_a_verb_that_needs_linux_says_so() -> None:
     result = await run_verb("up", "--nodes", "3")
     assert result.code == 1
     assert "volplane up needs Linux, and this is darwin" in result.shown
-    assert "Here you can use: explain, journey, doctor, plugins, states, world, completion" in result.shown
+    assert (
+        "Here you can use: explain, journey, doctor, plugins, states, ui, world, completion" in result.shown
+    )

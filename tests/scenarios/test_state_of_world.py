@@ -238,7 +238,7 @@ def test_mistakes_get_a_clear_error(world: World, verb: str, tmp_path: Path) -> 
     done = world.run(verb, "--data-dir", str(tmp_path), own=False)
     assert (done.returncode, "volplane up --data-dir" in done.stderr) == (1, True)
     done = world.run(verb, "--kubeconfig", world.up.kubeconfig)
-    assert (done.returncode, "--data-dir excludes --kubeconfig" in done.stderr) == (2, True)
+    assert (done.returncode, "--data-dir and --name exclude --kubeconfig" in done.stderr) == (2, True)
 
 
 # --- metrics

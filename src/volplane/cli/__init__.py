@@ -73,7 +73,7 @@ GROUPS = {
 VERBS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 # The other verbs need Linux.
-ANYWHERE = ("explain", "journey", "doctor", "plugins", "states", "world", "completion")
+ANYWHERE = ("explain", "journey", "doctor", "plugins", "states", "ui", "world", "completion")
 
 
 class Verbs(click.Group):

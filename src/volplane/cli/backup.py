@@ -9,7 +9,7 @@ import msgspec
 
 from volplane.cli.cluster_directory import OUTPUT, directory_options
 from volplane.cli.error import CommandError
-from volplane.cli.progress import ProgressLine, describe_bytes
+from volplane.cli.progress import ProgressLine, describe_bytes, describe_count
 from volplane.cli.serve import enter_namespace
 from volplane.cluster.backup import BackupError, BackupSummary, create_backup
 from volplane.cluster.data_directory import DataDirectory
@@ -43,7 +43,8 @@ def command(file: Path, disks: bool, output: str, layout: DataDirectory) -> None
 
 def _print(summary: BackupSummary, *, with_disks: bool) -> None:
     content = (
-        f"objects, {summary.disks} disks, {summary.snapshots} snapshots, {summary.files} shared files"
+        f"objects, {describe_count(summary.disks, 'disk')}, {describe_count(summary.snapshots, 'snapshot')},"
+        f" {describe_count(summary.files, 'shared file')}"
         if with_disks
         else "objects without disks (--disks includes them)"
     )

@@ -82,8 +82,10 @@ def cluster_options(command: Command) -> Command:
 def cluster_flags(command: Command) -> Command:
     """Add kubectl's flags for a cluster and --data-dir. The verb gets them as `cluster`."""
 
-    def run(*, kubeconfig: str, data_dir: str, context: str, cluster: str, user: str, **values: Any) -> Any:
-        chosen = choose_cluster(kubeconfig, data_dir, ContextChoice(context, cluster, user))
+    def run(
+        *, kubeconfig: str, name: str, data_dir: str, context: str, cluster: str, user: str, **values: Any
+    ) -> Any:
+        chosen = choose_cluster(kubeconfig, data_dir, ContextChoice(context, cluster, user), name)
         return command(cluster=chosen, **values)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -93,6 +95,7 @@ def cluster_flags(command: Command) -> Command:
         click.option(
             "--data-dir", default="", metavar="DIR", help="cluster of `volplane up`; also asks its roles"
         ),
+        click.option("--name", default="", metavar="NAME", help="cluster of `volplane up --name NAME`"),
         click.option("--user", default="", metavar="NAME", help="user of the kubeconfig"),
         click.option("--cluster", default="", metavar="NAME", help="cluster of the kubeconfig"),
         click.option("--context", default="", metavar="NAME", help="context of the kubeconfig"),
@@ -104,12 +107,16 @@ def cluster_flags(command: Command) -> Command:
     return wrapped
 
 
-def choose_cluster(kubeconfig: str, data_dir: str, context: ContextChoice) -> ClusterChoice:
+def choose_cluster(kubeconfig: str, data_dir: str, context: ContextChoice, name: str = "") -> ClusterChoice:
     """The cluster of the flags, or the one that kubectl uses, or that of `volplane up`."""
+    if name:
+        from volplane.cli.cluster_directory import choose_directory  # needs Linux, as such a cluster does
+
+        data_dir = choose_directory(name, data_dir)
     if data_dir and (kubeconfig or context != CURRENT):
         raise click.UsageError(
-            "--data-dir excludes --kubeconfig, --context, --cluster and --user: a data directory has its own"
-            " kubeconfig"
+            "--data-dir and --name exclude --kubeconfig, --context, --cluster and --user: a data directory"
+            " has its own kubeconfig"
         )
     if data_dir:
         directory = Path(data_dir).expanduser().absolute()

@@ -13,7 +13,6 @@ from volplane.cli.stop import stop_cluster
 from volplane.client.kubeconfig import BadKubeconfig, update
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.service import choose_unit
-from volplane.host.mounts import read_table
 
 
 @click.command()
@@ -33,11 +32,6 @@ def command(yes: bool, layout: DataDirectory) -> None:
     if not yes:
         click.confirm(f"Delete {layout.directory} with all objects and disks?", abort=True, err=True)
     stop_cluster(layout)
-    if mounts := list(read_table().under(str(layout.directory))):
-        raise CommandError(
-            f"{layout.directory} has {len(mounts)} mounts of an earlier run, so nothing is deleted: start and"
-            " stop the cluster once to remove them"
-        )
     try:
         shutil.rmtree(layout.directory)
     except OSError as error:

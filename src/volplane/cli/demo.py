@@ -16,7 +16,8 @@ from volplane.base.user_namespace import is_user_namespace
 from volplane.cli.demo_script import NAMESPACE, DemoScript
 from volplane.cli.demo_table import DemoTable
 from volplane.cli.explain import explain_target
-from volplane.cli.serve import LEVELS, require_root, serve
+from volplane.cli.options import LEVELS
+from volplane.cli.serve import require_root, serve
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.client.snapshot_cache import SnapshotCaches

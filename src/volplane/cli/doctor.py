@@ -27,16 +27,17 @@ DEFAULT_DIRECTORY = "~/.volplane"
 @click.command()
 @click.option("--kubeconfig", default="", metavar="FILE", help="any Kubernetes cluster; default: as kubectl")
 @click.option("--context", default="", metavar="NAME", help="context of the kubeconfig")
+@click.option("--name", default="", metavar="NAME", help="cluster of `volplane up --name NAME`")
 @click.option("--data-dir", default="", metavar="DIR", help="cluster of `volplane up`")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="output format")
-def command(kubeconfig: str, context: str, data_dir: str, output: str) -> None:
+def command(kubeconfig: str, context: str, name: str, data_dir: str, output: str) -> None:
     """Check this machine, the rights of this user, and the cluster, and say what to do.
 
     Changes nothing, and runs on any operating system. Without a cluster, only the machine is checked. Exit
     code 0: everything is fine; 3: there is a problem.
     """
     found = [*check_machine(data_dir or DEFAULT_DIRECTORY), *check_rights()]
-    found += _check_cluster(kubeconfig, data_dir, context)
+    found += _check_cluster(kubeconfig, data_dir, context, name)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
     else:
@@ -44,11 +45,11 @@ def command(kubeconfig: str, context: str, data_dir: str, output: str) -> None:
     sys.exit(FOUND if any(check.is_problem for check in found) else 0)
 
 
-def _check_cluster(kubeconfig: str, data_dir: str, context: str) -> list[DoctorCheck]:
+def _check_cluster(kubeconfig: str, data_dir: str, context: str, name: str) -> list[DoctorCheck]:
     area = DoctorArea.CLUSTER
-    is_named = bool(kubeconfig or data_dir or context)
+    is_named = bool(kubeconfig or data_dir or context or name)
     try:
-        chosen = choose_cluster(kubeconfig, data_dir, ContextChoice(context))
+        chosen = choose_cluster(kubeconfig, data_dir, ContextChoice(context), name)
     except CommandError as error:
         return [DoctorCheck(area, "not checked", str(error), is_named)]
 

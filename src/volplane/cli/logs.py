@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
@@ -12,10 +13,9 @@ import click
 from volplane.cli.cluster_directory import directory_options, require_cluster
 from volplane.cli.error import CommandError
 from volplane.cluster.data_directory import DataDirectory
-from volplane.cluster.lifecycle import UP, ClusterPhase, find_processes
+from volplane.cluster.lifecycle import UP, ClusterPhase, find_processes, wait_until
 from volplane.cluster.role_files import RoleFiles
-
-POLL = 0.2  # seconds
+from volplane.host import inotify
 
 
 @click.command()
@@ -41,15 +41,33 @@ def command(role: str, follow: bool, tail: int | None, layout: DataDirectory) ->
 
 def _print(path: Path, tail: int | None, running: DataDirectory | None) -> None:
     """Print a log; with a cluster, also new lines while it runs."""
-    file = path.open(errors="replace")
-    lines = file if tail is None else deque(file, tail)
+    with ExitStack() as stack:
+        file = stack.enter_context(path.open(errors="replace"))
+        _echo(file if tail is None else deque(file, tail))
+        if running is None:
+            return
+        found = find_processes(running)
+
+        def print_new_lines() -> bool:
+            """Returns whether the cluster has stopped."""
+            nonlocal file
+            has_stopped = find_processes(running).phase is ClusterPhase.STOPPED  # before its last lines
+            _echo(file)
+            with suppress(FileNotFoundError):  # rotated: the new file comes at once
+                if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                    _echo(file)
+                    file = stack.enter_context(path.open(errors="replace"))
+                    _echo(file)
+            return has_stopped
+
+        wait_until(
+            print_new_lines,
+            directory=path.parent,
+            changes=inotify.CREATE | inotify.MODIFY,
+            pids=[pid for pid in (found.supervisor, found.pid) if pid],
+        )
+
+
+def _echo(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(line, nl=False)
-    while running is not None and find_processes(running).phase is not ClusterPhase.STOPPED:
-        if path.stat().st_ino != os.fstat(file.fileno()).st_ino:  # rotated
-            file.close()
-            file = path.open(errors="replace")
-        for line in file:
-            click.echo(line, nl=False)
-        time.sleep(POLL)
-    file.close()

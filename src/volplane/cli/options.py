@@ -12,6 +12,7 @@ from volplane.base.settings import IGNORED, SWITCHES, BadFlag, Flag, flags, pars
 
 T = TypeVar("T", bound=Struct)
 Verb = Callable[..., None]
+LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)  # of --log-level
 
 
 class FlagOption(click.Option):

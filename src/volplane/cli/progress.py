@@ -54,3 +54,8 @@ def describe_bytes(size: int) -> str:
             break
         value /= 1024
     return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def describe_count(number: int, noun: str) -> str:
+    """`1 disk`, `2 disks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

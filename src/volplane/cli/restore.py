@@ -9,7 +9,7 @@ import msgspec
 
 from volplane.cli.cluster_directory import OUTPUT, describe_choice, directory_options
 from volplane.cli.error import CommandError
-from volplane.cli.progress import ProgressLine
+from volplane.cli.progress import ProgressLine, describe_count
 from volplane.cli.serve import enter_namespace
 from volplane.cluster.backup import BackupError, RestoreSummary, restore_backup
 from volplane.cluster.data_directory import DataDirectory
@@ -42,7 +42,8 @@ def command(file: Path, output: str, layout: DataDirectory) -> None:
 
 def _print(summary: RestoreSummary, layout: DataDirectory) -> None:
     backup = summary.backup
-    click.echo(f"restored {summary.directory} from {backup.created}, {summary.disks} disks")
+    disks = describe_count(summary.disks, "disk")
+    click.echo(f"restored {summary.directory} from {backup.created}, {disks}")
     if not backup.disks:
         click.echo(
             "  the backup has no disks: volumes are in the state error until their files are in"

@@ -7,14 +7,10 @@ import errno
 import logging
 import os
 import signal
-import threading
-import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
-from types import FrameType
+from contextlib import nullcontext
 from typing import Any
 
-import click
 import uvloop
 
 from volplane.base import descriptors, log, memory, trace
@@ -24,6 +20,7 @@ from volplane.base.tasks import background
 from volplane.base.user_namespace import has_ranges, is_user_namespace, reexec_as_root
 from volplane.cli.client_factory import connect as connect
 from volplane.cli.error import CommandError
+from volplane.cli.stop_signals import STOPS, StopSignals
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.leftovers import find_namespace_process
@@ -37,10 +34,7 @@ from volplane.web.sigv4 import NoAwsKeys
 logger = logging.getLogger(__name__)
 
 FEWEST_FILES = 96
-LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)  # of --log-level
 RAISE = "raise the hard limit (ulimit -Hn, LimitNOFILE= of a systemd unit, --ulimit nofile of docker)"
-STOPS = (signal.SIGINT, signal.SIGTERM)
-HANG_TIMEOUT = 20.0  # seconds without a response, while stopping, after which the event loop counts as hung
 CLOSED = "the handler is closed"  # uvloop's message for a connection that both ends have closed
 
 
@@ -51,7 +45,7 @@ def serve(
     files: int = FEWEST_FILES,
     wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Run `work(stop)` to its end. SIGINT and SIGTERM set `stop`; a second signal exits at once.
+    """Run `work(stop)` to its end. SIGINT and SIGTERM set `stop`; a second Ctrl-C exits at once.
 
     `files`: the number of open files it needs. `wait_registry`: what its roles wait for, reported on the
     socket in $VOLPLANE_WAITS.
@@ -103,40 +97,6 @@ def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, An
         logger.debug("%s: %s", context.get("message", ""), error)
     else:
         loop.default_exception_handler(context)
-
-
-class StopSignals:
-    """SIGINT and SIGTERM: the first sets `stop`, the second exits at once.
-
-    The handlers are Python's and not the loop's, because a loop that hangs in a system call handles no
-    signals. After the first signal a thread watches the loop, and exits if the loop does not respond.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-        self._loop, self._stop = loop, stop
-        self._watch = threading.Thread(target=self._watch_loop, name="stop", daemon=True)
-        self._answered = threading.Event()
-
-    def listen(self) -> None:
-        for number in STOPS:
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._watch.ident is not None:
-            os._exit(130)
-        self._watch.start()
-        self._loop.call_soon_threadsafe(self._stop.set)
-
-    def _watch_loop(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            while True:
-                self._answered.clear()
-                self._loop.call_soon_threadsafe(self._answered.set)
-                if not self._answered.wait(HANG_TIMEOUT):
-                    break
-                time.sleep(1.0)
-            os.write(2, b"volplane: the process hangs and does not stop; exiting without cleanup\n")
-            os._exit(1)
 
 
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], registry: WaitRegistry) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 import click
 
@@ -32,7 +31,6 @@ from volplane.cluster.service import (
 )
 
 READY_TIMEOUT = 120.0  # seconds
-POLL = 0.1  # seconds
 
 _UNIT_DIR = click.option("--unit-dir", default="", metavar=SYSTEM_UNITS, help="directory of the unit")
 _USER = click.option("--user", is_flag=True, help="a service of this user, who need not be root")
@@ -120,16 +118,10 @@ def _start(unit: ServiceUnit, layout: DataDirectory, *, wait: float, no_start: b
         click.echo(f"{unit.name} starts with the machine")
         return
     unit.control("restart", unit.name)
-    end = time.monotonic() + wait
     with ProgressLine() as progress:
-        while lifecycle.find_processes(layout).phase is not lifecycle.ClusterPhase.RUNNING:
-            if time.monotonic() > end:
-                raise ServiceError(
-                    f"{unit.name} is not ready within {wait:g} seconds; see"
-                    f" volplane logs{describe_choice(layout)}"
-                )
-            progress.update("starting")
-            time.sleep(POLL)
+        reason = lifecycle.wait_ready(layout, None, wait, lambda: progress.update("starting"))
+    if reason:
+        raise ServiceError(f"{unit.name} is {reason}; see volplane logs{describe_choice(layout)}")
     click.echo(f"ready: {unit.name} runs; see volplane status{describe_choice(layout)}")
 
 

@@ -6,17 +6,17 @@ import asyncio
 
 import click
 
+from volplane.base import log
 from volplane.base.tasks import run_until
 from volplane.cli.client_factory import open_transport
 from volplane.cli.cluster_reader import ClusterChoice, cluster_flags
 from volplane.cli.error import CommandError
-from volplane.cli.serve import LEVELS, serve
+from volplane.cli.options import LEVELS
+from volplane.cli.stop_signals import StopSignals
 from volplane.cluster.role_control import PAGE, RoleRequest, request_role_change
 from volplane.dashboard.entrance import LivePage
 from volplane.dashboard.source import ClusterSource
 from volplane.web import PortInUse
-
-FEWEST_FILES = 64
 
 
 @click.command()
@@ -35,7 +35,8 @@ def command(port: int, log_level: str, cluster: ClusterChoice) -> None:
     if not port and (link := _ask_running_cluster(cluster)):
         click.echo(link)
         return
-    serve(lambda stop: _serve(cluster, port, stop), level=log_level, files=FEWEST_FILES)
+    log.setup(log_level)
+    asyncio.run(_serve(cluster, port))
 
 
 def _ask_running_cluster(cluster: ClusterChoice) -> str:
@@ -50,7 +51,9 @@ def _ask_running_cluster(cluster: ClusterChoice) -> str:
     return "" if answer.failed else answer.message
 
 
-async def _serve(cluster: ClusterChoice, port: int, stop: asyncio.Event) -> None:
+async def _serve(cluster: ClusterChoice, port: int) -> None:
+    stop = asyncio.Event()
+    StopSignals(asyncio.get_running_loop(), stop).listen()
     transport = open_transport(cluster.files, "volplane-ui", cluster.context)
     try:
         await transport.log_in()

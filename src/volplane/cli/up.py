@@ -18,9 +18,9 @@ from volplane.cli.background import prepare_directory, start_cluster
 from volplane.cli.cluster_directory import NAME, choose_directory, require_known_version
 from volplane.cli.driver_options import add_driver_options, describe_drivers, resolve_user_drivers
 from volplane.cli.error import CommandError
-from volplane.cli.options import DURATION, command_words, options
+from volplane.cli.options import DURATION, LEVELS, command_words, options
 from volplane.cli.runtime_options import load_saved, resolve_runtime
-from volplane.cli.serve import FEWEST_FILES, LEVELS, require_root, serve
+from volplane.cli.serve import FEWEST_FILES, require_root, serve
 from volplane.cluster.container_runtime import find_unused_runtime
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.errors import CannotStart

@@ -275,10 +275,14 @@ def _restore(path: str, size: int) -> None:
 
 
 def _grow(path: str, size: int) -> None:
-    """Grow durably: a file that is shorter than its volume counts as damaged."""
+    """Grow durably: a file that is shorter than its volume counts as damaged.
+
+    In a backup, a file may be longer than its record says, with a file system of that length.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.ftruncate(descriptor, size)
+        if os.fstat(descriptor).st_size < size:
+            os.ftruncate(descriptor, size)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from volplane.cluster.data_directory import ClusterMember, DataDirectory
-from volplane.host import Host
+from volplane.host import Host, devices
+from volplane.host.mounts import read_table
 from volplane.node.containers import records
 from volplane.node.containers.cri import labels
 from volplane.node.containers.cri.client import CriClient, CriError
@@ -32,6 +33,17 @@ async def find_leftovers(directory: Path, members: Mapping[ClusterMember, str]) 
         *processes,
         *[line for member, runtime in members.items() for line in await _find_sandboxes(member, runtime)],
     ]
+
+
+def describe_leftovers(layout: DataDirectory) -> str:
+    """What a killed cluster has left, such as "1 container and 3 mounts"; "" if nothing is left."""
+    found = {
+        "container": len(_find_processes(map(str, layout.nodes.glob("*/containers")))),
+        "mount": sum(1 for _ in read_table().under(str(layout.directory))),
+        "loop device": len(devices.loops_below(str(layout.directory))),
+    }
+    parts = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in found.items() if count]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 async def _find_sandboxes(member: ClusterMember, runtime: str) -> list[str]:

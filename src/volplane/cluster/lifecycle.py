@@ -6,12 +6,14 @@ Two processes hold locks in the data directory: `up` (`up.lock`), and in the bac
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -22,10 +24,11 @@ from volplane.base.locks import find_holder
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.role_files import RoleFiles
+from volplane.host import inotify
 from volplane.host.processes import Process, spawn
 
 DEFAULT_DIRECTORY = "~/.volplane"
-POLL = 0.05  # seconds
+REPORT = 1.0  # seconds between two signs of life of a wait
 STOP_TIMEOUT = 120.0  # seconds: pods get their grace period
 UP = "up"  # the role whose log is the cluster's
 
@@ -110,19 +113,72 @@ def load_start_options(layout: DataDirectory) -> StartOptions:
         return StartOptions()
 
 
-def wait_ready(layout: DataDirectory, process: Process, timeout: float, report: Callable[[], None]) -> str:
-    """Wait until the cluster is ready. Returns why it is not; "" if it is. `report` is called each second."""
-    began = shown = time.monotonic()
-    while find_processes(layout).phase is not ClusterPhase.RUNNING:
-        if not process.running:
-            return RoleFiles(layout.run).last_log_line(UP)
-        if time.monotonic() - began > timeout:
-            return f"not ready within {timeout:g} seconds"
-        if time.monotonic() - shown > 1:
-            report()
-            shown += 1
-        time.sleep(POLL)
-    return ""
+def wait_ready(
+    layout: DataDirectory, process: Process | None, timeout: float, report: Callable[[], None]
+) -> str:
+    """Wait until the cluster is ready. Returns why it is not; "" if it is. `report` is called each second.
+
+    `process`: its supervisor, if that is a child of ours.
+    """
+
+    def has_started_or_ended() -> bool:
+        ended = process is not None and not process.running
+        return ended or find_processes(layout).phase is ClusterPhase.RUNNING
+
+    pids = [process.pid] if process is not None else []
+    if not wait_until(has_started_or_ended, timeout, directory=layout.directory, pids=pids, report=report):
+        return f"not ready within {timeout:g} seconds"
+    if find_processes(layout).phase is ClusterPhase.RUNNING:
+        return ""
+    return RoleFiles(layout.run).last_log_line(UP)
+
+
+def wait_until(
+    test: Callable[[], bool],
+    timeout: float = math.inf,
+    *,
+    directory: Path,
+    changes: int = inotify.CREATE | inotify.CLOSE_WRITE,
+    pids: Iterable[int] = (),
+    report: Callable[[], None] = lambda: None,
+) -> bool:
+    """Wait until `test` is true; False if it is not in time.
+
+    It is called again after such a change in the directory, when one of the processes ends, and each second,
+    as `report` is.
+    """
+    end = time.monotonic() + timeout
+    with ExitStack() as stack:
+        poll = select.poll()
+        watch = _watch(directory, changes, stack)
+        if watch is not None:
+            poll.register(watch.fileno(), select.POLLIN)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                poll.register(descriptor := os.pidfd_open(pid), select.POLLIN)
+                stack.callback(os.close, descriptor)
+        reported = time.monotonic()
+        while not test():
+            if (now := time.monotonic()) >= end:
+                return False
+            if now - reported >= REPORT:
+                report()
+                reported = now
+            for descriptor, _ in poll.poll(1000 * min(end - now, reported + REPORT - now)):
+                if watch is not None and descriptor == watch.fileno():
+                    watch.wait(0)  # takes the events
+                else:
+                    poll.unregister(descriptor)  # that process has ended
+    return True
+
+
+def _watch(directory: Path, changes: int, stack: ExitStack) -> inotify.Inotify | None:
+    """None if this user has too many watches already: a look each second must do."""
+    with suppress(OSError):
+        watch = stack.enter_context(closing(inotify.Inotify()))
+        watch.add(str(directory), changes)
+        return watch
+    return None
 
 
 def stop(layout: DataDirectory, timeout: float = STOP_TIMEOUT) -> bool:
@@ -132,7 +188,8 @@ def stop(layout: DataDirectory, timeout: float = STOP_TIMEOUT) -> bool:
         return False
     with suppress(ProcessLookupError):
         os.kill(found.supervisor or found.pid, signal.SIGTERM)
-    _wait_stopped(layout, lambda: True, timeout)
+    pids = [pid for pid in (found.supervisor, found.pid) if pid]
+    _wait_stopped(layout, pids, lambda: True, timeout)
     return True
 
 
@@ -140,12 +197,14 @@ def stop_start(layout: DataDirectory, process: Process, timeout: float = STOP_TI
     """Stop a cluster whose supervisor may not hold its lock yet. Raises StillRunning."""
     if process.running:
         process.send(signal.SIGTERM)
-    _wait_stopped(layout, lambda: not process.running, timeout)
+    _wait_stopped(layout, [process.pid], lambda: not process.running, timeout)
 
 
-def _wait_stopped(layout: DataDirectory, has_ended: Callable[[], bool], timeout: float) -> None:
-    end = time.monotonic() + timeout
-    while not has_ended() or find_processes(layout).phase is not ClusterPhase.STOPPED:
-        if time.monotonic() > end:
-            raise StillRunning(f"{layout.directory} has not stopped within {timeout:g} seconds")
-        time.sleep(POLL)
+def _wait_stopped(
+    layout: DataDirectory, pids: Iterable[int], has_ended: Callable[[], bool], timeout: float
+) -> None:
+    def has_stopped() -> bool:
+        return has_ended() and find_processes(layout).phase is ClusterPhase.STOPPED
+
+    if not wait_until(has_stopped, timeout, directory=layout.directory, pids=pids):
+        raise StillRunning(f"{layout.directory} has not stopped within {timeout:g} seconds")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import stat
 import sys
@@ -30,6 +31,7 @@ from volplane.store import StoreFailed, StoreRecord
 from volplane.store.sqlite.backup import read_database
 
 REDACTED = "<redacted>"
+_TOKEN = re.compile(rb"([?&]token=)[^&\s]+")  # in the link that opens the live page
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 PREFIX = "/registry/"
 
@@ -96,7 +98,7 @@ def _copy(source: Path, target: Path) -> bool:
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(target, "wb") as copy:
-            shutil.copyfileobj(file, copy)
+            copy.writelines(_TOKEN.sub(rb"\1" + REDACTED.encode(), line) for line in file)
     return True
 
 

@@ -15,15 +15,17 @@ import sys
 from volplane.base import clock, log
 from volplane.base.backoff import Backoff, Failures
 from volplane.base.locks import LockHeld, lock
+from volplane.base.tasks import cancel_and_wait
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.lifecycle import UP, load_start_options
 from volplane.cluster.role_files import RoleFiles
+from volplane.host import inotify
+from volplane.host.inotify import Inotify
 from volplane.host.processes import Process, spawn
 
 logger = logging.getLogger(__name__)
 
 RESTART = Backoff(1.0, 60.0)
-POLL = 0.1  # seconds, until the cluster is ready
 STABLE = 60.0  # seconds after which a start counts as successful, and the delay begins anew
 
 
@@ -42,35 +44,46 @@ class Supervisor:
         while True:
             began = clock.now()
             code = await self._run_once()
-            if self._stop.is_set() or code == 0 or not self._was_ready:
+            was_killed = code < 0
+            if code == 0 or not self._was_ready or (self._stop.is_set() and not was_killed):
                 return code
             if clock.now() - began > STABLE:
                 failures.reset()
             delay = failures.next_delay()
             logger.warning("the cluster ended with %d; starting it again in %g seconds", code, delay)
             if await self._is_stopped_within(delay):
-                return 0
+                # What the process that ended has left, containers and mounts, only a start removes.
+                return await self._run_once()
 
     async def _run_once(self) -> int:
+        """Run the cluster to its end, or until this supervisor is to stop. Returns its exit code."""
         arguments = load_start_options(self._layout).arguments
         process = spawn(
             [sys.executable, "-m", "volplane", UP, "--data-dir", str(self._layout.directory), *arguments],
             log=self._log,
             env={**os.environ, log.FILE: self._log},
+            blocked_signals=(signal.SIGTERM,),  # until it can stop in order
         )
         ended = asyncio.create_task(process.wait(), name=UP)
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
+        ready = asyncio.create_task(self._note_ready(process), name="ready")
         try:
-            while not ended.done() and not stopped.done():
-                self._was_ready = self._was_ready or self._is_ready(process)
-                pause = None if self._was_ready else POLL
-                await asyncio.wait({ended, stopped}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 process.send(signal.SIGTERM)
             code = await ended
+            self._was_ready = self._was_ready or self._is_ready(process)  # it may have been a short life
+            return code
         finally:
-            stopped.cancel()
-        return code
+            for task in (stopped, ready):
+                await cancel_and_wait(task)
+
+    async def _note_ready(self, process: Process) -> None:
+        async with Inotify() as watch:
+            watch.add(str(self._layout.directory), inotify.CREATE | inotify.CLOSE_WRITE)
+            while not self._is_ready(process):
+                await watch.read()
+        self._was_ready = True
 
     def _is_ready(self, process: Process) -> bool:
         try:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -23,7 +23,9 @@ from volplane.base.span_store import SpanReader, StoredSpan, WallClock
 from volplane.base.tasks import TaskSet
 from volplane.base.trace import Trace, decode_span
 from volplane.explain.journey.join import to_datetime
-from volplane.host.inotify import CREATE, MODIFY, Inotify
+
+if TYPE_CHECKING:
+    from volplane.host.inotify import Inotify
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +97,11 @@ class RecordedSpans:
         self._tasks = TaskSet()
 
     async def open(self) -> None:
-        inotify = Inotify()
+        from volplane.host import inotify as changes  # needs Linux, as a cluster that records does
+
+        inotify = changes.Inotify()
         try:
-            inotify.add(str(self._directory), MODIFY | CREATE)
+            inotify.add(str(self._directory), changes.MODIFY | changes.CREATE)
             await asyncio.to_thread(self._reader.skip)
         except BaseException:
             inotify.close()

@@ -50,6 +50,9 @@ class Inotify:
         found = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(mask))
         self._paths[_raise_on_error(found, path)] = path
 
+    def fileno(self) -> int:
+        return self._descriptor
+
     async def read(self) -> list[InotifyEvent]:
         """The next events, at least one."""
         while True:

@@ -26,7 +26,8 @@ BACKLOG = 1024
 AT_ONCE = 64  # connections accepted before other callbacks run
 PAUSE = 0.05  # seconds without accepting, after descriptors ran out
 LOG_INTERVAL = 60.0  # seconds between two log lines about the same problem
-KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+_IDLE: int = getattr(socket, "TCP_KEEPIDLE", 0) or getattr(socket, "TCP_KEEPALIVE", 0)  # its name on macOS
+KEEPALIVE = ((_IDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 dropped = metrics.counter(
@@ -156,8 +157,9 @@ class TcpListener:
 
 
 def _open_socket(family: int, address: Any) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    made = socket.socket(family, socket.SOCK_STREAM)
     try:
+        made.setblocking(False)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # inherited by accepted connections
         for option, value in KEEPALIVE:

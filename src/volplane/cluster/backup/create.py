@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from volplane.base import clock, descriptors, failpoint
 from volplane.base.version import package_version
-from volplane.cluster.backup.disks import OpenImage, add_disk, clone_images, map_loop_devices, open_images
+from volplane.cluster.backup.disks import OpenImage, add_disk, clone_images, open_images
 from volplane.cluster.backup.errors import BackupError
 from volplane.cluster.backup.members import (
     CLOUD_STATE,
@@ -112,10 +112,9 @@ def create_backup(
                         archive.add_file(what, copy)
                     failpoint.hit("backup:database")
             clone_images(moment.images, stack)
-            bound = map_loop_devices()
             for image in moment.images:
                 what = image.name
-                add_disk(archive, image, bound)
+                add_disk(archive, image)
                 failpoint.hit("backup:disk")
             what = "shared directories"
             tree = TreeBackup(archive)

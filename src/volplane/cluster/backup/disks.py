@@ -8,7 +8,7 @@ the file system on the disk is frozen during one copy (decision 16 does the same
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -90,14 +90,14 @@ def _clone(image: OpenImage) -> int | None:
     return None
 
 
-def add_disk(archive: ArchiveWriter, image: OpenImage, bound: Mapping[str, str]) -> None:
+def add_disk(archive: ArchiveWriter, image: OpenImage) -> None:
     """Add a disk as of one moment. Raises BackupError if it is written all the time and cannot be frozen."""
     if image.is_fixed:
-        archive.add_file(image.name, image.descriptor)
+        if not archive.add_file(image.name, image.descriptor):
+            raise BackupError(f"{image.path} became shorter while it was read")
         return
-    device = bound.get(image.path, "")
     for _ in range(TRIES):
-        _sync(device)
+        _sync(device := _device_of(image))  # it may have been attached since the backup began
         before = _read_activity(image, device)
         if archive.add_file(image.name, image.descriptor, is_unchanged=_compare(image, device, before)):
             return
@@ -108,7 +108,8 @@ def add_disk(archive: ArchiveWriter, image: OpenImage, bound: Mapping[str, str])
         )
     with freeze_guarded(mounted[0]):
         failpoint.hit("backup:frozen")
-        archive.add_file(image.name, image.descriptor)
+        if not archive.add_file(image.name, image.descriptor):
+            raise BackupError(f"{image.path} became shorter while it was read")
 
 
 def _compare(image: OpenImage, device: str, before: DiskActivity) -> Callable[[], bool]:

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Collection
 from contextlib import suppress
+from typing import NamedTuple
 
 from volplane.cluster.backup.members import show_name
 from volplane.cluster.backup.writer import ArchiveWriter, is_archivable
@@ -16,12 +17,21 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _GONE = (errno.ENOENT, errno.ELOOP, errno.ENXIO)
 
 
+class _Inode(NamedTuple):
+    """A file with several names. Once all of them are removed, another file may get its number."""
+
+    device: int
+    number: int
+    size: int
+    modified: int
+
+
 class TreeBackup:
     """Walks from descriptor to descriptor: a pod may replace a directory by a link at any moment."""
 
     def __init__(self, archive: ArchiveWriter) -> None:
         self._archive = archive
-        self._links: dict[tuple[int, int], str] = {}  # files with several names → the first one
+        self._links: dict[_Inode, str] = {}  # files with several names → the first one
         self.directories: set[str] = set()  # that were added
         self.count = 0  # files
         self.unsteady: list[str] = []  # files that were written while they were read
@@ -48,7 +58,7 @@ class TreeBackup:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode) or not is_archivable(found.st_mode):
             return  # a socket cannot be stored
-        inode = (found.st_dev, found.st_ino)
+        inode = _Inode(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         if first := self._links.get(inode):
             self._archive.add_hard_link(path, first, found)
             return

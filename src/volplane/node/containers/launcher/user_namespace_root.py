@@ -2,9 +2,10 @@
 
 The kernel lets such a root do less. The machine's mounts stay together: no part of a tree of mounts can be
 shown without the rest. So the container's root is a new file system, with an overlay over each directory of
-the machine's root that has no mounts below it; one that has is shown read-only. There are no new devices,
-so the machine's are mounted one by one. A new /proc is allowed only where another one is seen completely, so
-it is mounted before the machine's own is left behind; and no new /sys, so the machine's is shown read-only.
+the machine's root that has no mounts below it; the content of one that has is shown read-only. There are no
+new devices, so the machine's are mounted one by one. A new /proc is allowed only where another one is seen
+completely, so it is mounted before the machine's own is left behind; and no new /sys, so the machine's is
+shown read-only.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class UserNamespaceLayout(RootLayout):
         devices = {name: kernel.copy_tree(f"{_DEV}/{name}", recursive=False) for name in os.listdir(_DEV)}
         rootfs.pivot_into(root)
         handles = MountHandles(
-            [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in ("/", *self._writable(cover))]
+            [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in ("/", *self._writable(cover, targets))]
         )
         handles.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         if not privileged:
@@ -83,15 +84,16 @@ class UserNamespaceLayout(RootLayout):
         if masked and not privileged:
             rootfs.mask_sys(handles)
 
-    def _writable(self, cover: Cover) -> list[str]:
-        return [path for path in cover.layers if path not in self._solid]
+    def _writable(self, cover: Cover, targets: Sequence[str]) -> list[str]:
+        leading = {f"/{target.split('/')[1]}" for target in targets}
+        return [path for path in cover.layers if path not in self._solid or path in leading]
 
     def _show(self, path: str, cover: str, base: str, root: str, targets: Sequence[str]) -> None:
         """Show a directory of the machine's root. `targets`: paths in it that may have to be created."""
         target = root + path
         os.mkdir(target)
         if path in self._solid:
-            _show_readonly(_SHOWN + path, target)
+            _show_solid(path, root, targets)
         else:
             os.mkdir(base)
             os.mkdir(f"{base}/upper")
@@ -224,6 +226,36 @@ def _make_writable(directory: str, layer: str, place: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(place)
             os.chmod(place, stat.S_IMODE(found.st_mode))
+
+
+def _show_solid(path: str, root: str, targets: Sequence[str]) -> None:
+    """Show a directory with mounts below it, read-only. Directories that lead to `targets` are new ones with
+    the same entries, so that places for volumes can be created in them.
+    """
+    if targets:
+        kernel.mount("tmpfs", root + path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755")
+    _show_entries(path, root, targets)
+
+
+def _show_entries(path: str, root: str, targets: Sequence[str]) -> None:
+    inner = [target for target in targets if target.startswith(f"{path}/")]
+    entries: list[os.DirEntry[str]] = []
+    with suppress(PermissionError):
+        entries = list(os.scandir(_SHOWN + path)) if inner else []
+    if not entries:
+        _show_readonly(_SHOWN + path, root + path)
+        return
+    for entry in entries:
+        place = f"{path}/{entry.name}"
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), root + place)
+        elif entry.is_dir():
+            os.mkdir(root + place)
+            os.chmod(root + place, stat.S_IMODE(entry.stat().st_mode))
+            _show_entries(place, root, inner)
+        elif entry.is_file():
+            os.close(os.open(root + place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+            _show_readonly(entry.path, root + place)
 
 
 def _show_readonly(source: str, target: str) -> None:

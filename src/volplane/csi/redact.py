@@ -20,8 +20,6 @@ _secret: Any = volume_pb2.csi_secret  # the generated stub declares a plain desc
 STRIPPED = "***stripped***"
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
-
 
 def text(message: Message) -> str:
     """One line of JSON with the protocol's own field names."""

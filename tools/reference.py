@@ -47,7 +47,8 @@ def _verbs() -> Iterator[str]:
         if isinstance(command, click.Group):
             for inner, each in command.commands.items():
                 yield ""
-                yield f"`volplane {name} {inner}`: {each.get_short_help_str(100).lower()}"
+                text = each.get_short_help_str(100)
+                yield f"`volplane {name} {inner}`: {text[0].lower()}{text[1:]}"
                 yield from _flags(each)
         else:
             yield from _flags(command)

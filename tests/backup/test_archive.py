@@ -331,6 +331,27 @@ def test_a_file_with_the_inode_of_a_removed_one_is_no_link_to_it(
     assert (restored / "later").read_text() == "new"
 
 
+def test_a_linked_file_that_is_written_between_its_names_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = DataDirectory(make_archive(tmp_path).parent / "d")
+    place = layout.shared / "fs-1" / "a"
+    (place / "early").write_text("old")
+    os.link(place / "early", place / "later")
+    real = ArchiveWriter.add_file
+
+    def add_file(writer: ArchiveWriter, name: str, *given: Any, **more: Any) -> bool:
+        if name.endswith("/file"):  # between the two names
+            (place / "early").write_text("newer")
+        return real(writer, name, *given, **more)
+
+    monkeypatch.setattr(ArchiveWriter, "add_file", add_file)
+    summary = create_backup(layout, tmp_path / "linked.tar", disks=True, report=lambda *_: None)
+    assert summary.unsteady == ("efs/fs-1/a/later",)
+    restored = restore(tmp_path / "linked.tar", tmp_path / "r").shared / "fs-1" / "a"
+    assert ((restored / "early").read_text(), (restored / "later").read_text()) == ("old", "newer")
+
+
 def test_a_cluster_on_etcd_is_told_what_to_use(tmp_path: Path) -> None:
     (tmp_path / "d" / "pki").mkdir(parents=True)
     with pytest.raises(BackupError, match="etcdctl snapshot save"):

@@ -12,9 +12,11 @@ from pathlib import Path
 import msgspec
 
 from tests.controllers import objects
+from tests.explain import explain_objects
 from tests.explain.journey.spans import BACK, DELETE, FORWARDS
 from tests.support.https_apiserver import https_apiserver
-from volplane.api.core import PersistentVolumeClaim, Pod
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.storage import VolumeAttachment
 from volplane.base.span_store import SpanRecorder, StoredSpan
 
 PATIENCE = 60.0
@@ -85,6 +87,26 @@ async def test_of_any_other_cluster_what_objects_and_events_show_is_followed_unt
             merge = {"metadata": {"finalizers": None}}
             await api.client.patch(PersistentVolumeClaim, "data", "default", merge=merge)
             await api.client.delete(PersistentVolumeClaim, "data", "default")
+            assert await process.wait() == 0
+
+
+async def test_of_a_deleted_claim_its_volume_is_followed_until_that_is_gone() -> None:
+    async with https_apiserver() as api:
+        claim = await api.client.create(objects.claim("data", "1Gi", "gone"))
+        ref = {"namespace": "default", "name": "data", "uid": claim.uid}
+        await api.client.create(objects.volume("pv-1", claimRef=ref))
+        merge: dict[str, object] = {"spec": {"volumeName": "pv-1"}, "metadata": {"finalizers": None}}
+        await api.client.patch(PersistentVolumeClaim, "data", "default", merge=merge)
+        merge = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}, "metadata": {"finalizers": None}}
+        await api.client.patch(PersistentVolume, "pv-1", merge=merge)
+        async with following("pvc/data", "--all", "--kubeconfig", api.kubeconfig) as process:
+            await read_until(process, "create  pv/pv-1")
+            await api.client.delete(PersistentVolumeClaim, "data", "default")
+            await api.client.create(explain_objects.attachment("pv-1", "worker-1"))
+            await read_until(process, "create  va/")
+            await api.client.delete(PersistentVolume, "pv-1")
+            attachment = explain_objects.attachment("pv-1", "worker-1")
+            await api.client.delete(VolumeAttachment, attachment.name)
             assert await process.wait() == 0
 
 

@@ -202,9 +202,12 @@ def test_a_log_is_followed_over_its_rotation_until_the_cluster_stops(tmp_path: P
             file.write("4\n")
         log.write_text("5\n")
         assert [following.stdout.readline() for _ in range(2)] == ["4\n", "5\n"]
+        descriptors = Path(f"/proc/{following.pid}/fd").iterdir()
+        opened = [target for each in descriptors if "up.log" in (target := os.readlink(each))]
         with log.open("a") as file:
             file.write("6\n")
         cluster.kill()
         cluster.communicate()
         assert following.stdout.read() == "6\n"
         assert following.wait(60) == 0
+    assert opened == [str(log)]  # the rotated file is closed

@@ -100,6 +100,7 @@ def test_variables_are_spelled_as_a_node_fills_them_in(text: str, manifest: str,
     [
         (("/home/me/driver/bin/run", "--config=/etc/hostname"), ("/home/me/driver",)),
         (("/root/run",), ("/root/run",)),  # never all of such a directory
+        (("/home/me/bin/run",), ("/home/me/bin",)),
         (("/usr/bin/env", "x"), ()),
         ((f"{sys.base_prefix}/bin/python3", "-c", "pass"), ()),  # containers see the node's own interpreter
     ],
@@ -169,3 +170,13 @@ def test_the_libraries_of_an_installed_program_that_a_script_starts_are_visible(
     program.touch(0o755)
     wanted = host_paths.hidden_paths(Command(("/bin/sh", "run.sh", str(program))))
     assert wanted == (str(tmp_path / "driver"),)
+
+
+def test_a_program_in_a_home_directory_does_not_show_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    program = tmp_path / "bin" / "tool"
+    program.parent.mkdir()
+    program.touch(0o755)
+    assert host_paths.hidden_paths(Command(("/bin/sh", "run.sh", str(program)))) == (str(program.parent),)

@@ -52,6 +52,12 @@ def test_a_cluster_that_is_asked_for_must_be_there(
     assert f"no cluster in {place.format(home=tmp_path)}:" in str(cluster["advice"])
 
 
+def test_the_disk_of_the_named_cluster_is_checked(tmp_path: Path) -> None:
+    (tmp_path / ".volplane-x").mkdir()
+    texts = [str(check["text"]) for check in ask("--name", "x", home=tmp_path, code=3)]
+    assert any(text.endswith(f"GiB free in {tmp_path}/.volplane-x") for text in texts)
+
+
 @pytest.fixture(scope="module")
 def up() -> Iterator[Up]:
     with Up(nodes=1) as made:

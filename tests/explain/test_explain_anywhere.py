@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from urllib.request import HTTPCookieProcessor, build_opener
 
+import msgspec
 import pytest
 from msgspec import Struct
 
 from tests.controllers import objects
 from tests.explain import explain_objects
+from tests.explain.journey.spans import BACK, DELETE, FORWARDS
 from tests.support.https_apiserver import https_apiserver
 from tests.support.snapshots import definitions
 from volplane.api.core import ServiceAccount
@@ -21,6 +23,7 @@ from volplane.api.meta import ObjectMeta, Resource
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotSource, VolumeSnapshotSpec
 from volplane.apiserver.auth import kubeconfig
 from volplane.apiserver.auth.certificates import CertificateAuthority
+from volplane.base.span_store import SpanRecorder
 
 # What `explain` might use by accident and that macOS does not have. An audit hook hides Linux' own files.
 ONLY_LINUX = """
@@ -100,8 +103,11 @@ async def run_verb(*words: str) -> VerbResult:
 
 @pytest.mark.parametrize(
     "words",
-    [("explain", "pvc/x"), ("journey", "pvc/x"), ("states", "pvc/x"), ("world",), ("plugins",), ("ui",)],
-    ids=lambda words: words[0],
+    [
+        *(("explain", "pvc/x"), ("journey", "pvc/x"), ("journey", "pvc/x", "--follow"), ("states", "pvc/x")),
+        *(("world",), ("plugins",), ("ui",)),
+    ],
+    ids=lambda words: " ".join(words),
 )
 async def test_a_verb_without_a_server_says_so(words: tuple[str, ...], tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "pki")
@@ -178,6 +184,27 @@ def open_page(link: str) -> str:
     with opener.open(link, timeout=60) as answer:
         text: str = answer.read().decode()
     return text
+
+
+async def test_recorded_steps_are_followed_to_their_end(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text("")
+    (tmp_path / "spans").mkdir()
+    recorder = SpanRecorder(tmp_path / "spans", "up", max_size=1 << 20, max_age=3600.0)
+    for stored in (*FORWARDS, *BACK, *DELETE):
+        recorder.write(msgspec.json.encode(stored.span))
+    result = await run_verb("journey", "pvc/data", "--all", "--follow", "--data-dir", str(tmp_path))
+    recorder.close()
+    assert result.code == 0, result.shown
+    assert "StartContainer" in result.shown
+    assert result.modules == []
+
+
+@pytest.mark.parametrize("words", [("journey", "pvc/x"), ("doctor",)], ids=lambda words: words[0])
+async def test_a_named_cluster_needs_linux(words: tuple[str, ...]) -> None:
+    result = await run_verb(*words, "--name", "x")
+    assert result.code == 1
+    assert "--name needs Linux, where such clusters run, and this is darwin" in result.shown
+    assert result.modules == []
 
 
 async def test_a_verb_that_needs_linux_says_so() -> None:

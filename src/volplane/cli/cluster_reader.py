@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,15 +73,19 @@ class ClusterChoice(Struct, frozen=True):
 
 
 def cluster_options(command: Command) -> Command:
-    """Add `cluster_flags` and -o. The verb gets them as `cluster` and `output`."""
+    """Add the cluster's flags and -o, for a verb that asks roles. It gets them as `cluster` and `output`."""
     output = click.option(
         "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="output format"
     )
-    return cluster_flags(output(command))
+    return _add_flags(output(command), "cluster of `volplane up`; also asks its roles")
 
 
 def cluster_flags(command: Command) -> Command:
     """Add kubectl's flags for a cluster and --data-dir. The verb gets them as `cluster`."""
+    return _add_flags(command, "cluster of `volplane up`")
+
+
+def _add_flags(command: Command, data_dir_help: str) -> Command:
 
     def run(
         *, kubeconfig: str, name: str, data_dir: str, context: str, cluster: str, user: str, **values: Any
@@ -92,9 +97,7 @@ def cluster_flags(command: Command) -> Command:
     run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     wrapped = cast("Command", run)
     for option in (
-        click.option(
-            "--data-dir", default="", metavar="DIR", help="cluster of `volplane up`; also asks its roles"
-        ),
+        click.option("--data-dir", default="", metavar="DIR", help=data_dir_help),
         click.option("--name", default="", metavar="NAME", help="cluster of `volplane up --name NAME`"),
         click.option("--user", default="", metavar="NAME", help="user of the kubeconfig"),
         click.option("--cluster", default="", metavar="NAME", help="cluster of the kubeconfig"),
@@ -110,9 +113,7 @@ def cluster_flags(command: Command) -> Command:
 def choose_cluster(kubeconfig: str, data_dir: str, context: ContextChoice, name: str = "") -> ClusterChoice:
     """The cluster of the flags, or the one that kubectl uses, or that of `volplane up`."""
     if name:
-        from volplane.cli.cluster_directory import choose_directory  # needs Linux, as such a cluster does
-
-        data_dir = choose_directory(name, data_dir)
+        data_dir = resolve_name(name, data_dir)
     if data_dir and (kubeconfig or context != CURRENT):
         raise click.UsageError(
             "--data-dir and --name exclude --kubeconfig, --context, --cluster and --user: a data directory"
@@ -138,6 +139,15 @@ def choose_cluster(kubeconfig: str, data_dir: str, context: ContextChoice, name:
             )
         files = (own,)
     return ClusterChoice(files, context)
+
+
+def resolve_name(name: str, data_dir: str) -> str:
+    """The data directory of a named cluster. Raises CommandError."""
+    if sys.platform != "linux":
+        raise CommandError(f"--name needs Linux, where such clusters run, and this is {sys.platform}")
+    from volplane.cli.cluster_directory import choose_directory
+
+    return choose_directory(name, data_dir)
 
 
 def run_with(cluster: ClusterChoice, component: str, work: Callable[[HttpsTransport], Awaitable[T]]) -> T:

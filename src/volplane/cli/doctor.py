@@ -7,7 +7,7 @@ import sys
 import click
 import msgspec
 
-from volplane.cli.cluster_reader import choose_cluster, read_cluster
+from volplane.cli.cluster_reader import choose_cluster, read_cluster, resolve_name
 from volplane.cli.error import CommandError
 from volplane.client.client import Client
 from volplane.client.kubeconfig import ContextChoice
@@ -36,7 +36,8 @@ def command(kubeconfig: str, context: str, name: str, data_dir: str, output: str
     Changes nothing, and runs on any operating system. Without a cluster, only the machine is checked. Exit
     code 0: everything is fine; 3: there is a problem.
     """
-    found = [*check_machine(data_dir or DEFAULT_DIRECTORY), *check_rights()]
+    directory = resolve_name(name, data_dir) if name else data_dir or DEFAULT_DIRECTORY
+    found = [*check_machine(directory), *check_rights()]
     found += _check_cluster(kubeconfig, data_dir, context, name)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))

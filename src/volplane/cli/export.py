@@ -1,4 +1,4 @@
-"""`volplane export logs`: everything that is needed to find out what happened."""
+"""`volplane export`: the objects of a cluster, or everything that is needed to find out what happened."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import msgspec
 
+from volplane.base.files import atomic_write
 from volplane.cli.cluster_directory import OUTPUT, directory_options, require_cluster
 from volplane.cli.cluster_reader import ClusterChoice, cluster_flags, run_with
 from volplane.cli.error import CommandError
@@ -36,21 +39,41 @@ def export_to_file(file: Path, cluster: ClusterChoice) -> None:
     """
     from volplane.cluster.objects.export import export_objects
 
-    with ProgressLine() as progress:
-        found = run_with(
-            cluster, "volplane-export", lambda transport: export_objects(transport, progress.update)
-        )
-    document = {"apiVersion": "v1", "kind": "List", "items": found.items}
-    try:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
-            out.write(msgspec.json.format(msgspec.json.encode(document), indent=2))
-    except OSError as error:
-        raise CommandError(f"cannot write {file}: {error.strerror}") from error
+    with _new_file(file) as write:
+        with ProgressLine() as progress:
+            found = run_with(
+                cluster, "volplane-export", lambda transport: export_objects(transport, progress.update)
+            )
+        document = {"apiVersion": "v1", "kind": "List", "items": found.items}
+        write(msgspec.json.format(msgspec.json.encode(document), indent=2))
     click.echo(f"{file}: {len(found.items)} objects")
+    for volume in found.left_out:
+        click.echo(f"volplane: left out: {volume}", err=True)
     for problem in found.problems:
         click.echo(f"volplane: not exported: {problem}", err=True)
     if found.problems:
         sys.exit(1)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Create the file before the work, which may take long; remove it if the work fails."""
+
+    def write(data: bytes) -> None:
+        try:
+            atomic_write(str(path.absolute()), data, durable=True)
+        except OSError as error:
+            raise CommandError(f"cannot write {path}: {error.strerror}") from error
+
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        yield write
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 @command.command("logs")

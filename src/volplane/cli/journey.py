@@ -87,7 +87,7 @@ def _print(journeys: Sequence[Journey], shown: Sequence[Sequence[JourneyStep]], 
 
 def _follow(source: JourneySource, select: Select) -> None:
     """Print each step once, when it has ended, until the volume is deleted."""
-    from volplane.cli.journey_follow import StepPrinter, follow_derived, follow_recorded  # only on Linux
+    from volplane.cli.journey_follow import StepPrinter, follow_derived, follow_recorded
 
     printer = StepPrinter(select, _echo, _line_width())
     if source.recorded is not None:

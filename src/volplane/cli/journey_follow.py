@@ -1,12 +1,15 @@
 """`volplane journey --follow`: the steps of an object as they happen, until its volume is deleted.
 
-The files of recorded steps are followed with inotify, the objects of any other cluster with watches.
+The files of recorded steps are followed with inotify on Linux; the objects of any other cluster with watches.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import NotFound
@@ -22,9 +25,9 @@ from volplane.explain.journey.model import Journey, JourneyOutcome, JourneyStep,
 from volplane.explain.journey.render_text import step_table
 from volplane.explain.resolve import ExplainTarget
 from volplane.explain.state_table import list_unknown
-from volplane.host.inotify import CREATE, MODIFY, Inotify
 
 COALESCE = 0.03  # seconds: steps that are stored together are printed together
+POLL = 0.5  # seconds between two looks at files whose changes the system does not announce
 FOLLOWED: Sequence[type[Resource]] = (PersistentVolumeClaim, PersistentVolume, VolumeAttachment, Pod, Event)
 
 Select = Callable[[Journey], Sequence[JourneyStep]]
@@ -66,16 +69,28 @@ def _key(step: JourneyStep) -> object:
 
 async def follow_recorded(recorded: RecordedJourneys, target: ExplainTarget, printer: StepPrinter) -> None:
     """Print the steps that the roles record."""
-    async with Inotify() as files:
-        files.add(str(recorded.directory), MODIFY | CREATE)
+    with ExitStack() as stack:
+        wait_for_change = _watch(recorded.directory, stack)
         while True:
             recorded.update()
             journeys = recorded.find(target.text)
             printer.print_new(journeys)
             if journeys and all(journey.outcome is JourneyOutcome.DELETED for journey in journeys):
                 return
-            await files.read()
+            await wait_for_change()
             await asyncio.sleep(COALESCE)
+
+
+def _watch(directory: Path, stack: ExitStack) -> Callable[[], Awaitable[object]]:
+    """What waits for the next change; a pause if this is not Linux, or this user has too many watches."""
+    if sys.platform == "linux":
+        from volplane.host.inotify import CREATE, MODIFY, Inotify
+
+        with suppress(OSError):
+            files = stack.enter_context(closing(Inotify()))
+            files.add(str(directory), MODIFY | CREATE)
+            return files.read
+    return lambda: asyncio.sleep(POLL)
 
 
 async def follow_derived(cluster: ClusterChoice, target: ExplainTarget, printer: StepPrinter) -> None:
@@ -108,18 +123,36 @@ async def _exists(client: Client, target: ExplainTarget) -> bool:
 async def _print_changes(
     client: Client, caches: LiveCaches, target: ExplainTarget, printer: StepPrinter, *, was_there: bool
 ) -> None:
-    """Until the object is deleted; one that does not exist yet is waited for."""
+    """Until the object is deleted, of a claim also its volume; one that does not exist yet is waited for."""
     changed = asyncio.Event()
+    last: Resource | None = None  # as it was before it was deleted
     for type in FOLLOWED:
         client.cache(type).subscribe(lambda old, new: changed.set())
     while True:
         changed.clear()
         obj = client.cache(target.type).get(target.name, target.namespace)
-        if obj is not None:
-            was_there = True
+        last = obj or last
+        has_ended = obj is None and (was_there or last is not None) and not _has_volume(client, last)
+        if last is not None:
             async with FrozenCaches(caches) as frozen:
-                printer.print_new(await derive_journeys(ClusterState(frozen), obj))
-        elif was_there:
+                printer.print_new(await derive_journeys(ClusterState(frozen), last))
+        if has_ended:
             return
         await changed.wait()
         await asyncio.sleep(COALESCE)
+
+
+def _has_volume(client: Client, obj: Resource | None) -> bool:
+    """Whether the volume of a deleted claim is still to be detached or deleted."""
+    if not isinstance(obj, PersistentVolumeClaim) or not obj.spec.volume_name:
+        return False
+    name = obj.spec.volume_name
+    volume = client.cache(PersistentVolume).get(name)
+    if volume is not None:
+        ref = volume.spec.claim_ref
+        if ref is None or ref.uid != obj.uid:
+            return False  # it was never bound to this claim, or is bound to another one by now
+        if volume.spec.persistent_volume_reclaim_policy == "Delete":
+            return True
+    attachments = client.cache(VolumeAttachment).all()
+    return any(each.spec.source.persistent_volume_name == name for each in attachments)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -16,6 +17,8 @@ from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.lifecycle import UP, ClusterPhase, find_processes, wait_until
 from volplane.cluster.role_files import RoleFiles
 from volplane.host import inotify
+
+COALESCE = 0.03  # seconds: changes that come together, of any log, are looked at together
 
 
 @click.command()
@@ -41,8 +44,8 @@ def command(role: str, follow: bool, tail: int | None, layout: DataDirectory) ->
 
 def _print(path: Path, tail: int | None, running: DataDirectory | None) -> None:
     """Print a log; with a cluster, also new lines while it runs."""
-    with ExitStack() as stack:
-        file = stack.enter_context(path.open(errors="replace"))
+    file = path.open(errors="replace")
+    try:
         _echo(file if tail is None else deque(file, tail))
         if running is None:
             return
@@ -56,8 +59,11 @@ def _print(path: Path, tail: int | None, running: DataDirectory | None) -> None:
             with suppress(FileNotFoundError):  # rotated: the new file comes at once
                 if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
                     _echo(file)
-                    file = stack.enter_context(path.open(errors="replace"))
+                    old, file = file, path.open(errors="replace")
+                    old.close()
                     _echo(file)
+            if not has_stopped:
+                time.sleep(COALESCE)
             return has_stopped
 
         wait_until(
@@ -66,6 +72,8 @@ def _print(path: Path, tail: int | None, running: DataDirectory | None) -> None:
             changes=inotify.CREATE | inotify.MODIFY,
             pids=[pid for pid in (found.supervisor, found.pid) if pid],
         )
+    finally:
+        file.close()
 
 
 def _echo(lines: Iterable[str]) -> None:

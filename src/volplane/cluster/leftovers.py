@@ -9,7 +9,7 @@ from pathlib import Path
 
 from volplane.cluster.data_directory import ClusterMember, DataDirectory
 from volplane.host import Host, devices
-from volplane.host.mounts import read_table
+from volplane.host.mounts import MountEntry, MountTable, read_table
 from volplane.node.containers import records
 from volplane.node.containers.cri import labels
 from volplane.node.containers.cri.client import CriClient, CriError
@@ -22,7 +22,7 @@ async def find_leftovers(directory: Path, members: Mapping[ClusterMember, str]) 
     """
     host = Host()
     try:
-        mounts = (await host.mounts()).under(str(directory))
+        mounts = _list_mounts(await host.mounts(), directory)
         loops = await host.loops_below(str(directory))
         processes = await host.call(_find_processes, [str(member.root / "containers") for member in members])
     finally:
@@ -38,12 +38,17 @@ async def find_leftovers(directory: Path, members: Mapping[ClusterMember, str]) 
 def describe_leftovers(layout: DataDirectory) -> str:
     """What a killed cluster has left, such as "1 container and 3 mounts"; "" if nothing is left."""
     found = {
-        "container": len(_find_processes(map(str, layout.nodes.glob("*/containers")))),
-        "mount": sum(1 for _ in read_table().under(str(layout.directory))),
+        "container": len(_find_processes(map(str, _list_container_directories(layout)))),
+        "mount": len(_list_mounts(read_table(), layout.directory)),
         "loop device": len(devices.loops_below(str(layout.directory))),
     }
     parts = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in found.items() if count]
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
+def _list_mounts(table: MountTable, directory: Path) -> list[MountEntry]:
+    """Below the data directory, which may be a mount point itself."""
+    return [entry for entry in table.under(str(directory)) if entry.target != str(directory)]
 
 
 async def _find_sandboxes(member: ClusterMember, runtime: str) -> list[str]:
@@ -74,13 +79,16 @@ def _find_processes(directories: Iterable[str]) -> list[str]:
 def find_namespace_process(layout: DataDirectory) -> int:
     """A process in the user namespace in which this cluster's containers still run; 0 if there is none."""
     own = os.stat("/proc/self/ns/user").st_ino
-    directories: list[Path] = []
-    with suppress(PermissionError):  # another user's cluster, which the start refuses
-        directories += layout.nodes.glob("*/containers")
-    for directory in directories:
+    for directory in _list_container_directories(layout):
         for record in records.load_all(str(directory)):
             if record.is_shim_alive:
                 with suppress(OSError):  # it ended meanwhile, or belongs to another user
                     if os.stat(f"/proc/{record.started.shim}/ns/user").st_ino != own:
                         return record.started.shim
     return 0
+
+
+def _list_container_directories(layout: DataDirectory) -> list[Path]:
+    with suppress(PermissionError):  # another user's cluster, which the start refuses
+        return list(layout.nodes.glob("*/containers"))
+    return []

@@ -121,16 +121,18 @@ def wait_ready(
     `process`: its supervisor, if that is a child of ours.
     """
 
+    is_ready = False
+
     def has_started_or_ended() -> bool:
+        nonlocal is_ready
         ended = process is not None and not process.running
-        return ended or find_processes(layout).phase is ClusterPhase.RUNNING
+        is_ready = find_processes(layout).phase is ClusterPhase.RUNNING
+        return ended or is_ready
 
     pids = [process.pid] if process is not None else []
     if not wait_until(has_started_or_ended, timeout, directory=layout.directory, pids=pids, report=report):
         return f"not ready within {timeout:g} seconds"
-    if find_processes(layout).phase is ClusterPhase.RUNNING:
-        return ""
-    return RoleFiles(layout.run).last_log_line(UP)
+    return "" if is_ready else RoleFiles(layout.run).last_log_line(UP)
 
 
 def wait_until(

@@ -26,6 +26,7 @@ from volplane.host.processes import Process, spawn
 logger = logging.getLogger(__name__)
 
 RESTART = Backoff(1.0, 60.0)
+LOOK = 1.0  # seconds between two looks at a file that cannot be watched
 STABLE = 60.0  # seconds after which a start counts as successful, and the delay begins anew
 
 
@@ -79,10 +80,14 @@ class Supervisor:
                 await cancel_and_wait(task)
 
     async def _note_ready(self, process: Process) -> None:
-        async with Inotify() as watch:
-            watch.add(str(self._layout.directory), inotify.CREATE | inotify.CLOSE_WRITE)
-            while not self._is_ready(process):
-                await watch.read()
+        try:
+            async with Inotify() as watch:
+                watch.add(str(self._layout.directory), inotify.CREATE | inotify.CLOSE_WRITE)
+                while not self._is_ready(process):
+                    await watch.read()
+        except OSError:
+            while not self._is_ready(process):  # noqa: ASYNC110 - this user has too many watches already
+                await asyncio.sleep(LOOK)
         self._was_ready = True
 
     def _is_ready(self, process: Process) -> bool:

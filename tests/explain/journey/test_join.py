@@ -137,10 +137,10 @@ def test_a_write_within_a_step_goes_from_the_api_server_to_the_store() -> None:
 
 
 def test_the_removal_of_the_claim_is_on_the_way_back_whoever_removes_the_last_finalizer() -> None:
-    """A provisioner removes its order from a claim that is being deleted already."""
-    around = stored(0, 9, "csi-provisioner", "remove order", CLAIM, id="order")
+    """A provisioner removes its intent from a claim that is being deleted already."""
+    around = stored(0, 9, "csi-provisioner", "remove order", CLAIM, id="intent")
     changes = {"metadata.finalizers[x]": ("yes", ""), "exists": ("yes", "")}
-    removal = write(2, "patch", CLAIM, changes, parent="order")
+    removal = write(2, "patch", CLAIM, changes, parent="intent")
     journey = join_journey((around, removal), TRACE)
     assert [step.phase for step in journey.steps] == [Phase.PROVISION, Phase.DELETE]
     assert [step.what for step in select_back(journey.steps)] == ["patch"]

@@ -17,11 +17,10 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _GONE = (errno.ENOENT, errno.ELOOP, errno.ENXIO)
 
 
-class _Inode(NamedTuple):
-    """A file with several names. Once all of them are removed, another file may get its number."""
+class _StoredFile(NamedTuple):
+    """A file with several names, under the last one that it was stored with."""
 
-    device: int
-    number: int
+    path: str
     size: int
     modified: int
 
@@ -31,10 +30,10 @@ class TreeBackup:
 
     def __init__(self, archive: ArchiveWriter) -> None:
         self._archive = archive
-        self._links: dict[_Inode, str] = {}  # files with several names → the first one
+        self._links: dict[tuple[int, int], _StoredFile] = {}  # files with several names, by device and inode
         self.directories: set[str] = set()  # that were added
         self.count = 0  # files
-        self.unsteady: list[str] = []  # files that were written while they were read
+        self.unsteady: list[str] = []  # files that were written while they, or their other names, were read
 
     def add(self, directory: str, prefix: str, *, without: Collection[str] = ()) -> None:
         """Add what is below a directory. `without`: names directly in it that are left out."""
@@ -58,15 +57,19 @@ class TreeBackup:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode) or not is_archivable(found.st_mode):
             return  # a socket cannot be stored
-        inode = _Inode(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        if first := self._links.get(inode):
-            self._archive.add_hard_link(path, first, found)
+        inode = found.st_dev, found.st_ino
+        stored = self._links.get(inode)
+        if stored is not None and (stored.size, stored.modified) == (found.st_size, found.st_mtime_ns):
+            self._archive.add_hard_link(path, stored.path, found)
             return
         if stat.S_ISREG(found.st_mode):
             if self._add_file(path, name, directory):
                 self.count += 1
                 if found.st_nlink > 1:
-                    self._links[inode] = path
+                    self._links[inode] = _StoredFile(path, found.st_size, found.st_mtime_ns)
+                    if stored is not None and show_name(path) not in self.unsteady:
+                        # Written between its names, so it becomes two files; or another file has its number.
+                        self.unsteady.append(show_name(path))
             return
         target = os.readlink(name, dir_fd=directory) if stat.S_ISLNK(found.st_mode) else ""
         self._archive.add_entry(path, found, target=target)

@@ -83,15 +83,22 @@ def _with_neighbours(path: str) -> Iterator[str]:
 
 
 def _install_directory(program: str) -> Iterator[str]:
-    """The directory of an installed program, with the files it may need, as in a virtual environment."""
+    """The directory of an installed program, with the files it may need, as in a virtual environment.
+
+    Of a program in ~/bin, only that directory: never the whole home directory.
+    """
     directory = os.path.dirname(program)
-    if os.path.basename(directory) == "bin":
+    if os.path.basename(directory) == "bin" and not _is_home(os.path.dirname(directory)):
         directory = os.path.dirname(directory)
     if directory in _SHARED_DIRECTORIES:
         yield from _unless_shared(program)
     else:
         yield from _unless_shared(directory)
         yield from _editable_installs(directory)
+
+
+def _is_home(directory: str) -> bool:
+    return os.path.dirname(directory) == "/home" or directory in ("/root", os.path.expanduser("~"))
 
 
 def _editable_installs(environment: str) -> Iterator[str]:

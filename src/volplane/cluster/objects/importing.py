@@ -23,7 +23,7 @@ Json = dict[str, Any]
 ESTABLISH_TIMEOUT = 30.0  # seconds until a CustomResourceDefinition is served
 RETRY = 0.2
 _DEFINITION = "CustomResourceDefinition"
-# In this order; the others come between the two lists, those of custom kinds after the built-in ones.
+# In this order; the others come between the two lists, those of custom groups last.
 _FIRST = (
     _DEFINITION,
     "Namespace",
@@ -62,6 +62,11 @@ _LAST = (
 )
 
 
+def is_custom(group: str) -> bool:
+    """Whether it is a group outside Kubernetes, whose definitions people and charts bring."""
+    return "." in group and not group.endswith(".k8s.io")
+
+
 class ImportedObjects(Struct, frozen=True):
     created: int
     existing: tuple[str, ...]  # those that were there already
@@ -75,7 +80,7 @@ def sort_for_import(items: Iterable[Json]) -> list[Json]:
             return 0, _FIRST.index(kind)
         if kind in _LAST:
             return 2, _LAST.index(kind)
-        return 1, "." in obj["apiVersion"].partition("/")[0]
+        return 1, is_custom(obj["apiVersion"].rpartition("/")[0])
 
     return sorted(items, key=rank)
 
@@ -86,6 +91,7 @@ class ObjectImport:
     ) -> None:
         self._transport, self._report = transport, report
         self._kinds: dict[tuple[str, str], ServedKind] = {}  # by group and kind
+        self._has_new_kinds = False  # since the kinds were read
         self._uids: dict[str, str] = {}  # exported → created
         self._existing: list[str] = []
         self._problems: list[str] = []
@@ -96,15 +102,19 @@ class ObjectImport:
         waiting = sort_for_import(items)
         while waiting:
             exported = {obj["metadata"].get("uid") for obj in waiting}
-            ready = [obj for obj in waiting if not exported & self._owner_uids(obj)]
-            for obj in ready or waiting:  # owners in a circle do not end
+            ready: list[Json] = []
+            blocked: list[Json] = []
+            for obj in waiting:
+                (blocked if exported & self._owner_uids(obj) else ready).append(obj)
+            for obj in ready or blocked:  # owners in a circle do not end
                 await self._create(obj)
-            waiting = [obj for obj in waiting if obj not in ready] if ready else []
+            waiting = blocked if ready else []
         return ImportedObjects(self._created, tuple(self._existing), tuple(self._problems))
 
     async def _discover(self) -> None:
         found = await list_served_kinds(self._transport, [])
         self._kinds = {(kind.group, kind.kind): kind for kind in found}
+        self._has_new_kinds = False
 
     def _find_kind(self, obj: Json) -> ServedKind | None:
         """In the version of the object, which need not be the preferred one here."""
@@ -123,6 +133,9 @@ class ObjectImport:
         title = f"{obj['kind'].lower()} {place}{metadata['name']}"
         self._report(title)
         kind = self._find_kind(obj)
+        if kind is None and self._has_new_kinds:
+            await self._discover()
+            kind = self._find_kind(obj)
         if kind is None:
             self._problems.append(f"{title}: {obj['apiVersion']} {obj['kind']} is not served here")
             return
@@ -139,20 +152,21 @@ class ObjectImport:
             try:
                 live = json.decode(await self._transport.raw("POST", path, json.encode(made)))
                 self._created += 1
+                has_status = False  # at most the defaults of its definition
             except AlreadyExists:
                 live = json.decode(await self._transport.raw("GET", f"{path}/{metadata['name']}"))
                 self._existing.append(title)
-            else:
-                await self._finish(kind, obj, live)
+                has_status = bool(live.get("status"))
             self._uids[metadata.get("uid", "")] = live["metadata"]["uid"]
+            await self._finish(kind, obj, has_status=has_status)
         except APIError as error:
             self._problems.append(f"{title}: {error}")
 
-    async def _finish(self, kind: ServedKind, obj: Json, live: Json) -> None:
-        """What an object needs after it is created."""
+    async def _finish(self, kind: ServedKind, obj: Json, *, has_status: bool) -> None:
+        """What an object needs after it is created, also by an import that was interrupted then."""
         if kind.kind == _DEFINITION:
             await self._wait_until_served(obj)
-        elif kind.has_status and "." in kind.group and not kind.group.endswith(".k8s.io") and "status" in obj:
+        elif kind.has_status and is_custom(kind.group) and "status" in obj and not has_status:
             # Nothing but its own controller could write the status of a custom object again.
             path = f"{kind.path(obj['metadata'].get('namespace', ''), obj['metadata']['name'])}/status"
             body = json.encode({"status": obj["status"]})
@@ -160,7 +174,9 @@ class ObjectImport:
 
     async def _wait_until_served(self, definition: Json) -> None:
         spec = definition["spec"]
-        version = next(v["name"] for v in spec["versions"] if v["served"])
+        version = next((v["name"] for v in spec["versions"] if v["served"]), "")
+        if not version:
+            return
         path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=1"
         try:
             async with asyncio.timeout(ESTABLISH_TIMEOUT):
@@ -168,4 +184,4 @@ class ObjectImport:
         except TimeoutError:
             name = definition["metadata"]["name"]
             self._problems.append(f"{name}: not served within {ESTABLISH_TIMEOUT:g} seconds")
-        await self._discover()
+        self._has_new_kinds = True

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from volplane.api.finalizers import PROVISIONING_INTENT_FINALIZER
+
 Json = dict[str, Any]
 
 _SERVER_FIELDS = (
@@ -22,7 +24,8 @@ _SERVER_FIELDS = (
     "selfLink",
     "uid",
 )
-_DECISIONS = (  # annotations of the binder and the scheduler
+_DECISIONS = (  # annotations of the binder, the scheduler and the provisioner
+    PROVISIONING_INTENT_FINALIZER,
     "pv.kubernetes.io/bind-completed",
     "pv.kubernetes.io/bound-by-controller",
     "volume.kubernetes.io/selected-node",
@@ -57,8 +60,10 @@ def _volume(obj: Json, status: Json) -> Json:
 
 
 def _claim(obj: Json, status: Json) -> Json:
-    annotations = _without(obj["metadata"].get("annotations") or {}, *_DECISIONS)
-    return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
+    metadata = obj["metadata"]
+    annotations = _without(metadata.get("annotations") or {}, *_DECISIONS)
+    finalizers = [f for f in metadata.get("finalizers") or () if f != PROVISIONING_INTENT_FINALIZER]
+    return {**obj, "metadata": {**metadata, "annotations": annotations, "finalizers": finalizers}}
 
 
 def _snapshot_content(obj: Json, status: Json) -> Json:

@@ -37,35 +37,37 @@ class ServedKind(Struct, frozen=True):
 
 
 async def list_served_kinds(transport: HttpsTransport, problems: list[str]) -> list[ServedKind]:
-    """The kinds whose objects can be listed and created, in the preferred version of each group.
+    """The kinds whose objects can be listed and created, each in one version: in the preferred one of its
+    group, or in the first other one that serves it.
 
-    A group that does not answer, such as that of an aggregated API server, is named in `problems`.
+    A version that does not answer, such as that of an aggregated API server, is named in `problems`.
     """
-    groups = [("", "v1", "/api/v1")]
+    versions = [("", "v1", "/api/v1")]
     for group in json.decode(await transport.raw("GET", "/apis"))["groups"]:
-        version = group["preferredVersion"]
-        groups.append((group["name"], version["version"], f"/apis/{version['groupVersion']}"))
-    found = []
-    for name, version, path in groups:
+        names = dict.fromkeys(each["version"] for each in (group["preferredVersion"], *group["versions"]))
+        versions += [(group["name"], name, f"/apis/{group['name']}/{name}") for name in names]
+    found: dict[tuple[str, str], ServedKind] = {}  # by group and plural
+    for group_name, version, path in versions:
         try:
             resources = json.decode(await transport.raw("GET", path))["resources"]
         except APIError as error:
-            problems.append(f"{name}: {error}")
+            problems.append(f"{path.removeprefix('/apis/')}: {error}")
             continue
         known = {resource["name"] for resource in resources}
-        found += [
-            ServedKind(
-                name,
+        for resource in resources:
+            plural = resource["name"]
+            if "/" in plural or not {"list", "create"} <= set(resource["verbs"]):
+                continue
+            kind = ServedKind(
+                group_name,
                 version,
-                resource["name"],
+                plural,
                 resource["kind"],
                 resource["namespaced"],
-                f"{resource['name']}/status" in known,
+                f"{plural}/status" in known,
             )
-            for resource in resources
-            if "/" not in resource["name"] and {"list", "create"} <= set(resource["verbs"])
-        ]
-    return found
+            found.setdefault((group_name, plural), kind)
+    return list(found.values())
 
 
 async def list_objects(transport: HttpsTransport, kind: ServedKind) -> AsyncIterator[dict[str, Any]]:

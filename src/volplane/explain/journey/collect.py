@@ -77,30 +77,52 @@ async def derive_journeys(
     claims = await state.cache(PersistentVolumeClaim)
     found = [claim for claim in claims.all() if await _belongs_to(state, claim, obj)]
     owners: Sequence[PersistentVolumeClaim | None] = found
-    if not found and isinstance(obj, Pod | PersistentVolume):
+    if not found and isinstance(obj, PersistentVolumeClaim):
+        owners = [obj]  # it is deleted, and its volume may be there
+    elif not found and isinstance(obj, Pod | PersistentVolume):
         owners = [None]
     all_objects = [await _read_objects(state, claim, obj) for claim in owners]
     if read_metrics is not None:
-        all_objects = [await _add_metrics(objects, read_metrics) for objects in all_objects]
+        all_objects = await _add_metrics(all_objects, read_metrics)
     return [derive_journey(objects) for objects in all_objects]
 
 
-async def _add_metrics(objects: VolumeObjects, read: ReadMetrics) -> VolumeObjects:
-    """With the metrics of the nodes that have the volume, or why they cannot be had."""
-    names = [
-        *(attachment.spec.node_name for attachment in objects.attachments),
-        *(pod.spec.node_name for pod in objects.pods),
-    ]
-    texts, unread = {}, []
-    for node in dict.fromkeys(filter(None, names)):
+async def _add_metrics(all_objects: Sequence[VolumeObjects], read: ReadMetrics) -> list[VolumeObjects]:
+    """With the metrics of the nodes that have a volume, or why they cannot be had."""
+    unread: dict[str, str] = {}
+
+    async def try_read(node: str) -> str:
         try:
             async with asyncio.timeout(METRICS_TIMEOUT):  # a lost node does not answer
-                texts[node] = await read(node)
+                return await read(node)
         except TimeoutError:
-            unread.append(f"metrics of the kubelet of {node}: no answer within {METRICS_TIMEOUT:g} seconds")
+            unread[node] = f"no answer within {METRICS_TIMEOUT:g} seconds"
         except APIError as error:
-            unread.append(f"metrics of the kubelet of {node}: {error}")
-    return structs.replace(objects, kubelet_metrics=texts, unread=(*objects.unread, *unread))
+            unread[node] = str(error)
+        return ""
+
+    names = list(dict.fromkeys(node for objects in all_objects for node in _list_nodes(objects)))
+    texts = dict(zip(names, await asyncio.gather(*map(try_read, names)), strict=True))
+    return [
+        structs.replace(
+            objects,
+            kubelet_metrics={node: texts[node] for node in _list_nodes(objects) if node not in unread},
+            unread=(
+                *objects.unread,
+                *(f"metrics of the kubelet of {n}: {unread[n]}" for n in _list_nodes(objects) if n in unread),
+            ),
+        )
+        for objects in all_objects
+    ]
+
+
+def _list_nodes(objects: VolumeObjects) -> list[str]:
+    """The nodes that have the volume."""
+    names = (
+        *(attachment.spec.node_name for attachment in objects.attachments),
+        *(pod.spec.node_name for pod in objects.pods),
+    )
+    return list(dict.fromkeys(filter(None, names)))
 
 
 async def _belongs_to(state: ClusterState, claim: PersistentVolumeClaim, obj: Resource) -> bool:

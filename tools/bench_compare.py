@@ -29,7 +29,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent.parent
 Medians = dict[str, float]  # "a1 ms", the first figure of measure a → median
 Names = dict[str, str]  # the same → "(a) claim and pod until written [ms]", as this tree names it
-KEYS = "abcdefghijkl"  # n, o and p only if they are asked for: they take minutes
+KEYS = "abcdefghijkl"  # m, n, o and p only if they are asked for: they take minutes
 IN_PROCESS = "hip"  # measures that do not start a process for all that they measure
 
 

@@ -109,6 +109,16 @@ def test_owners_after_each_step_are_those_of_upstream(sample: dict[str, Any]) ->
         assert run.live == run.to_object(then["object"])
 
 
+def test_results_of_large_field_sets_are_not_cached() -> None:
+    run = FieldManagerRun(kinds.of(ConfigMap))
+    before = managed._move_fields.cache_info()
+    data = {f"{'x' * 50}{n}": "" for n in range(managed.MAX_CACHED // 50)}
+    run.update("one", {"metadata": {"name": "c"}, "data": data})
+    run.update("two", {"metadata": {"name": "c"}, "data": {**data, "own": "1"}})
+    assert managed._move_fields.cache_info() == before
+    assert run.owned_by("two") == [".data.own"]
+
+
 PROTOBUF = json.loads(Path(__file__).with_name("protobuf.samples.json").read_text())
 
 

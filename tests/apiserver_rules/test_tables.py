@@ -1,6 +1,7 @@
 """Tables: an object of each kind and the cells that kubectl prints for it."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from volplane.api import kinds
 from volplane.api.errors import BadRequest
 from volplane.apiserver import tables
+from volplane.apiserver.tables import data_cells
 from volplane.base import clock
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -469,3 +471,17 @@ def test_custom_resources_show_their_name_and_date() -> None:
     kind = kinds.Kind(None, "example.com", "v1", "Widget", "widgets")
     [row] = tables.render(kind, [{"metadata": META}])["rows"]
     assert row["cells"] == ["x", "2026-01-02T03:00:45Z"]
+
+
+@pytest.mark.parametrize(
+    ("group", "resource", "namespace", "name", "shown"),
+    [
+        ("", "services", "default", "kubernetes", "services/default/kubernetes"),
+        ("Example.com", "Gateways", "", "g", "gateways.example.com/g"),
+        ("", "services", "", "", "services/"),
+        ("", "", "default", "x", "/default/x"),
+    ],
+)
+def test_the_parent_of_an_address(group: str, resource: str, namespace: str, name: str, shown: str) -> None:
+    parent = SimpleNamespace(group=group, resource=resource, namespace=namespace, name=name)
+    assert data_cells.parent_ref(parent) == shown

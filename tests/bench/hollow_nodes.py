@@ -41,8 +41,15 @@ async def measure(nodes: int, rounds: int) -> list[Figure]:
 async def _measure_alone(nodes: int) -> float:
     command = (sys.executable, "-m", "tests.bench.hollow_nodes", str(nodes))
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    async with asyncio.timeout(LONGEST):
-        output, _ = await process.communicate()
+    try:
+        async with asyncio.timeout(LONGEST):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise RuntimeError(f"the measurement with {nodes} nodes ended with exit code {process.returncode}")
     found: float = json.loads(output)
     return found
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -64,6 +65,7 @@ class UpstreamKubelet:
     def __init__(self, running: ClusterProcess, runtime: Containerd, program: str) -> None:
         self._running, self._runtime, self._program = running, runtime, program
         self.directory = Path(tempfile.mkdtemp(prefix="kubelet-"))
+        (self.directory / "log").touch()
         self._processes: list[asyncio.subprocess.Process] = []
 
     async def __aenter__(self) -> Self:
@@ -145,7 +147,8 @@ class UpstreamKubelet:
     async def __aexit__(self, *_: object) -> None:
         for process in reversed(self._processes):
             if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
                 try:
                     async with asyncio.timeout(TERM_GRACE):
                         await process.wait()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from volplane.base.tasks import cancel_and_wait
 from volplane.cloud import CloudInstance, CloudOptions, DiskService, disks, open_service
 from volplane.cloud.create_volume import CloudVolumeRequest
 from volplane.cloud.errors import Ec2ErrorResponse, RecordsLostError
@@ -61,6 +62,26 @@ async def assert_refused(code: str, call: object) -> str:
         await call  # type: ignore[misc]
     assert caught.value.code == code
     return caught.value.message
+
+
+async def test_the_count_of_free_space_ends_with_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def count(directory: str) -> None:
+        started.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    async with cloud(tmp_path) as service:
+        monkeypatch.setattr(service.disks._host, "stats", count)
+        waiter = asyncio.create_task(service.disks.count_free_bytes())
+        await started.wait()
+        await cancel_and_wait(waiter)
+    assert ended.is_set()
 
 
 async def test_a_disk_is_made_attached_moved_and_removed(tmp_path: Path) -> None:

@@ -111,6 +111,18 @@ def test_a_program_below_a_covered_directory_is_brought_along(
     assert host_paths.hidden_paths(Command(argv)) == brought
 
 
+def test_the_nodes_directory_is_not_brought_from_a_machine_with_a_kubelet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container has its node's own directory there; two mounts at one path would be refused."""
+    plugins = tmp_path / "kubelet" / "plugins"
+    plugins.mkdir(parents=True)
+    command = Command(("/bin/sh", f"--kubelet-dir={plugins.parent}", str(plugins)))
+    assert host_paths.hidden_paths(command) == (str(plugins.parent),)
+    monkeypatch.setattr(host_paths, "KUBELET", str(plugins.parent))
+    assert host_paths.hidden_paths(command) == ()
+
+
 def test_the_interpreter_of_a_script_is_brought_along(tmp_path: Path) -> None:
     script, program = tmp_path / "app" / "driver", tmp_path / "python" / "bin" / "python9"
     for path in (script, program):

@@ -12,6 +12,7 @@ import pytest
 
 from volplane.host import Host
 from volplane.node.containers.launcher.accounts import GROUP, PASSWD, make_account_files
+from volplane.node.containers.launcher.rootfs import read_cover_files
 from volplane.node.containers.process import ProcessRuntime
 
 USERS = b"""root:x:0:0:root:/root:/bin/bash
@@ -38,6 +39,11 @@ def test_only_accounts_of_the_system_are_kept() -> None:
         GROUP: b"root:x:0:\nsudo:x:27:postgres,nobody\nnogroup:x:65534:\n",
     }
     assert make_account_files(b"", b"") == {PASSWD: b"", GROUP: b""}
+
+
+def test_a_shell_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_cover_files(str(tmp_path / "gone"))
 
 
 SEPARATE = """

@@ -15,7 +15,8 @@ from volplane.host import Host, devices, mounts
 def host() -> Iterator[Host]:
     host = Host(threads=4)
     yield host
-    host._threads.shutdown()
+    host._threads.close()
+    host._threads.join()
 
 
 @pytest.fixture

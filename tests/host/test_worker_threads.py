@@ -19,7 +19,8 @@ place: ContextVar[str] = ContextVar("place", default="")
 def threads() -> Iterator[WorkerThreads]:
     workers = WorkerThreads(2, "test")
     yield workers
-    workers.shutdown()
+    workers.close()
+    workers.join()
 
 
 async def test_a_call_returns_its_result_and_sees_the_context_of_its_caller(threads: WorkerThreads) -> None:
@@ -63,7 +64,8 @@ async def test_a_cancelled_call_runs_to_its_end_and_one_that_waits_is_not_starte
     for call in calls:
         call.cancel()
     go.set()
-    await asyncio.to_thread(threads.shutdown)
+    threads.close()
+    await asyncio.to_thread(threads.join)
     assert ended == ["running", "running"]
 
 
@@ -71,11 +73,25 @@ async def test_closed_threads_finish_their_calls_and_refuse_new_ones() -> None:
     workers = WorkerThreads(1, "test")
     ended: list[int] = []
     calls = [workers.start(ended.append, number) for number in range(3)]
-    await asyncio.to_thread(workers.shutdown)
-    await asyncio.gather(*calls)
-    assert ended == [0, 1, 2]
+    workers.close()
     with pytest.raises(RuntimeError, match="closed"):
         workers.start(int)
+    await asyncio.to_thread(workers.join)
+    await asyncio.gather(*calls)
+    assert ended == [0, 1, 2]
+
+
+async def test_a_thread_that_cannot_be_started_leaves_nothing_behind(
+    threads: WorkerThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threads.start(int)
+    assert await threads.start(lambda: threading.current_thread().name) == "test-0"
 
 
 def test_virtual_time_stands_still_during_a_call() -> None:
@@ -86,7 +102,8 @@ def test_virtual_time_stands_still_during_a_call() -> None:
         await call
         passed = asyncio.get_running_loop().time()
         timer.cancel()
-        workers.shutdown()
+        workers.close()
+        workers.join()
         return passed
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -11,7 +11,7 @@ import pytest
 from tests.loops.inprocess import world
 from volplane.api.core import ConfigMap
 from volplane.api.meta import ObjectMeta
-from volplane.node.configmap_secret_watch import UNUSED, ConfigMapSecretWatch
+from volplane.node.configmap_secret_watch import UNUSED_SECONDS, ConfigMapSecretWatch
 from volplane.volumes.base import ReferencedObject
 
 pytestmark = pytest.mark.virtual
@@ -43,9 +43,9 @@ async def test_the_next_pod_finds_the_watch_of_the_last_one_and_hears_of_changes
         await asyncio.sleep(1)
         assert heard == [SETTINGS]  # it may have changed before it was watched
         watches.remove_pod("first")
-        await asyncio.sleep(UNUSED / 2)
+        await asyncio.sleep(UNUSED_SECONDS / 2)
         add(watches, "second")
-        await asyncio.sleep(UNUSED * 2)
+        await asyncio.sleep(UNUSED_SECONDS * 2)
         assert heard == [SETTINGS]
         await env.client.patch(ConfigMap, "settings", "default", merge={"data": {"colour": "blue"}})
         await asyncio.sleep(1)
@@ -60,7 +60,7 @@ async def test_a_watch_without_pods_ends() -> None:
         add(watches, "pod")
         await asyncio.sleep(1)
         watches.remove_pod("pod")
-        await asyncio.sleep(UNUSED + 1)
+        await asyncio.sleep(UNUSED_SECONDS + 1)
         before = len(heard)
         await env.client.create(ConfigMap(metadata=ObjectMeta(name="settings", namespace="default")))
         await asyncio.sleep(1)
@@ -69,3 +69,19 @@ async def test_a_watch_without_pods_ends() -> None:
         await asyncio.sleep(1)
         assert len(heard) == before + 1
         await watches.close()
+
+
+async def test_a_pod_that_goes_while_the_watches_close_ends_nothing_later() -> None:
+    async with world() as env:
+        watches = ConfigMapSecretWatch(env.client, lambda changed: None)
+        add(watches, "pod")
+        await asyncio.sleep(1)
+        errors: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        closing = asyncio.create_task(watches.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        watches.remove_pod("pod")
+        await closing
+        await asyncio.sleep(UNUSED_SECONDS + 1)
+        assert errors == []

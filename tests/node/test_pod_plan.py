@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from volplane.api.core import Container, Pod, PodSpec, ResourceRequirements
+from volplane.api.core import Container, Pod, PodSpec, ResourceRequirements, VolumeMount
 from volplane.api.meta import ObjectMeta
 from volplane.node.pods import plan
 from volplane.node.pods.plan import ContainerFinished, CrashLoopBackoff, StartAttempt, WatchAttempt
@@ -187,6 +187,30 @@ def test_a_crash_loop_shows_the_last_end() -> None:
     assert shown.last_state.terminated is not None
     assert shown.last_state.terminated.exit_code == 3
     assert shown.last_state.terminated.reason == "Error"
+
+
+RECURSIVE = {
+    "as asked before the first start": (None, frozenset[str](), "Enabled"),
+    "not before the first start, if the runtime lacks it": (None, frozenset({"c"}), "Disabled"),
+    "as asked where no runtime tells what it made": (RUNNING, frozenset({"c"}), "Enabled"),
+    "what the runtime made": (
+        structs.replace(RUNNING, recursive_mounts=frozenset({"/d"})), frozenset({"c"}), "Enabled",
+    ),
+    "not what the runtime did not make": (
+        structs.replace(RUNNING, recursive_mounts=frozenset({"/e"})), frozenset[str](), "Disabled",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("attempt", "lacking", "shown"), RECURSIVE.values(), ids=RECURSIVE)
+def test_recursive_read_only_is_shown(
+    attempt: ContainerAttempt | None, lacking: frozenset[str], shown: str
+) -> None:
+    mount = VolumeMount(name="data", mount_path="/d", read_only=True, recursive_read_only="IfPossible")
+    asked = Pod(spec=PodSpec(containers=(Container(name="c", volume_mounts=(mount,)),)))
+    facts = PodStatusInputs(records={"c": ContainerRecord(attempt)}, no_recursive_readonly=lacking)
+    (found,) = make_pod_status(asked, facts, NOW).container_statuses
+    assert [m.recursive_read_only for m in found.volume_mounts] == [shown]
 
 
 def test_transition_times_move_only_with_the_status() -> None:

@@ -15,6 +15,9 @@ from volplane.api.codec import convert
 from volplane.api.core import ConfigMap, ContainerStatus, Pod, Secret
 from volplane.node.containers.base import ContainerRunState, ContainerSpec
 from volplane.node.containers.task import TaskContext
+from volplane.node.network.interface import NetworkAttachment
+from volplane.node.pods.container_spec import ContainerSpecBuilder
+from volplane.node.pods.environment import ContainerConfigError
 
 pytestmark = pytest.mark.root
 
@@ -392,3 +395,34 @@ async def test_a_mounted_volume_keeps_the_mode_of_its_root_when_the_node_starts_
 
         await until(staged_again)
         assert os.stat(root).st_mode & 0o7777 == 0o2775
+
+
+@pytest.mark.parametrize("builtin", [True, False], ids=["built-in", "runtime"])
+async def test_built_in_images_have_recursive_read_only_mounts_whatever_the_runtime_can_do(
+    builtin: bool,
+) -> None:
+    async with node_env() as here:
+        await here.start()
+        pod = await here.pod(
+            volumes=[{"name": "scratch", "emptyDir": {}}],
+            mounts=[
+                {"name": "scratch", "mountPath": "/d", "readOnly": True, "recursiveReadOnly": "Enabled"},
+            ],
+        )
+        await here.wait_until_ready()
+        assert here.role is not None
+        building = ContainerSpecBuilder(here.role.volumes.context, {}).build(
+            pod,
+            pod.spec.containers[0],
+            here.role.volumes.mounted_volumes(pod.uid),
+            NetworkAttachment(""),
+            id="1",
+            attempt=0,
+            builtin=builtin,
+            recursive_readonly=False,
+        )
+        if builtin:
+            assert (await building).mounts[0].recursive
+        else:
+            with pytest.raises(ContainerConfigError, match="not supported by the runtime"):
+                await building

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.controllers.objects import node, pod
+from tests.controllers.objects import claim, node, pod
 from tests.loops.inprocess import until
 from tests.scheduler import test_scheduler_plan as facts
 from tests.support import peers
 from tests.support.scheduler_env import scheduler_env
+from volplane.api.annotations import SELECTED_NODE_ANNOTATION
+from volplane.api.core import Event
+from volplane.api.meta import Resource
 from volplane.base.backoff import Backoff
 from volplane.scheduler.configuration import (
     API_VERSION,
@@ -27,6 +30,7 @@ from volplane.scheduler.configuration import (
 from volplane.scheduler.filters import FILTERS
 from volplane.scheduler.plan import Placement, Unschedulable, decide
 from volplane.scheduler.profile import SchedulerProfile, ScoreWeights
+from volplane.scheduler.volumes import Bindings
 
 
 def document(**fields: Any) -> dict[str, Any]:
@@ -92,6 +96,19 @@ def test_a_disabled_filter_refuses_no_node() -> None:
 
 
 @pytest.mark.parametrize(
+    "claims",
+    [(), (facts.claim("data", cls="now"),), (facts.claim("data"),)],
+    ids=["none", "unbound", "delayed"],
+)
+def test_without_volume_binding_a_pod_does_not_wait_for_its_claims(claims: tuple[Resource, ...]) -> None:
+    around = facts.make_snapshot(facts.node("n"), *claims)
+    # VolumeRestrictions refuses a claim that does not exist.
+    made = profile(multiPoint={"disabled": [{"name": "VolumeBinding"}, {"name": "VolumeRestrictions"}]})
+    decision = decide(facts.pod("p", "data"), around, profile=made)
+    assert decision == Placement("n", Bindings(), 1)
+
+
+@pytest.mark.parametrize(
     ("percentage", "nodes", "most"), [(0, 1000, 100), (50, 1000, 500), (100, 1000, 1000), (5, 1000, 100)]
 )
 def test_a_share_of_the_nodes_is_enough(percentage: int, nodes: int, most: int) -> None:
@@ -147,11 +164,26 @@ def test_the_other_fields() -> None:
             r"profiles\[1\].schedulerName: Duplicate value: 'a'",
         ),
         ({"profiles": [{"schedulerName": ""}]}, r"profiles\[0\].schedulerName: Required value"),
-        ({"percentageOfNodesToScore": 101}, "percentageOfNodesToScore: Invalid value: 101"),
+        ({"percentageOfNodesToScore": 101}, "^percentageOfNodesToScore: Invalid value: 101"),
+        (
+            {"profiles": [{"percentageOfNodesToScore": 101}]},
+            r"^profiles\[0\].percentageOfNodesToScore: Invalid value: 101",
+        ),
         ({"podInitialBackoffSeconds": 0}, "podInitialBackoffSeconds: Invalid value: 0"),
         ({"podInitialBackoffSeconds": 20}, "podMaxBackoffSeconds: Invalid value: 10: must be greater than"),
         ({"leaderElection": {"leaseDuration": "x"}}, "leaderElection.leaseDuration: "),
-        ({"leaderElection": {"resourceLock": "endpoints"}}, "must be leases, not 'endpoints'"),
+        (
+            {"leaderElection": {"resourceLock": "endpoints"}},
+            "^leaderElection.resourceLock must be leases, not 'endpoints'$",
+        ),
+        (
+            {"leaderElection": {"leaseDuration": "5s"}},
+            "^leaderElection.leaseDuration must be greater than leaderElection.renewDeadline$",
+        ),
+        (
+            {"leaderElection": {"renewDeadline": "2s"}},
+            "^leaderElection.renewDeadline must be greater than 1.2 times leaderElection.retryPeriod$",
+        ),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], why: str) -> None:
@@ -171,7 +203,14 @@ def test_what_is_refused(given: dict[str, Any], why: str) -> None:
             {"multiPoint": {"disabled": [{"name": "*"}]}},
             "preEnqueue: SchedulingGates cannot be disabled here",
         ),
-        ({"preFilter": {"disabled": [{"name": "NodeName"}]}}, "plugins.preFilter: is not separate here"),
+        (
+            {"preFilter": {"disabled": [{"name": "NodeName"}]}},
+            "plugins.preFilter: cannot be configured separately; use multiPoint, filter, score or postFilter",
+        ),
+        (
+            {"score": {"enabled": [{"name": "NodeAffinity"}, {"name": "TaintToleration", "weight": -5}]}},
+            r"plugins.score.enabled\[1\].weight: Invalid value: -5: must be 0 or greater",
+        ),
     ],
 )
 def test_plugins_that_are_refused(plugins: dict[str, Any], why: str) -> None:
@@ -184,6 +223,7 @@ def test_plugins_that_are_refused(plugins: dict[str, Any], why: str) -> None:
     [
         ("NodeName", {}, "plugin 'NodeName' has no arguments"),
         ("VolumeBinding", {"bindTimeoutSeconds": -1}, "bindTimeoutSeconds: Invalid value: -1"),
+        ("VolumeBinding", {"bindTimeoutSeconds": True}, "bindTimeoutSeconds: Invalid value: True"),
         ("VolumeBinding", {"shape": []}, "args.shape: not supported"),
         ("InterPodAffinity", {"hardPodAffinityWeight": 5}, "only the default 1 is supported"),
     ],
@@ -191,6 +231,12 @@ def test_plugins_that_are_refused(plugins: dict[str, Any], why: str) -> None:
 def test_arguments_that_are_refused(name: str, arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(BadConfiguration, match=why):
         read(profiles=[{"pluginConfig": [{"name": name, "args": arguments}]}])
+
+
+def test_the_arguments_of_a_plugin_are_given_once() -> None:
+    twice = [{"name": "VolumeBinding", "args": {"bindTimeoutSeconds": seconds}} for seconds in (1, 2)]
+    with pytest.raises(BadConfiguration, match=r"pluginConfig\[1\].name: Duplicate value: 'VolumeBinding'"):
+        read(profiles=[{"pluginConfig": twice}])
 
 
 @pytest.mark.virtual
@@ -212,6 +258,24 @@ async def test_each_pod_is_scheduled_by_the_profile_of_its_scheduler_name() -> N
 
         await until(is_refused)
         assert await env.condition("default-scheduler") is None
+
+        async def sources() -> bool:
+            events = await env.client.list(Event, "default")
+            seen = {(e.involved_object.name, e.reason, e.source.component) for e in events}
+            return seen == {("lenient", "Scheduled", "lenient"), ("strict", "FailedScheduling", "strict")}
+
+        assert await until(sources)
+
+
+@pytest.mark.virtual
+async def test_without_volume_binding_a_pod_is_bound_before_its_claims() -> None:
+    made = profile(multiPoint={"disabled": [{"name": "VolumeBinding"}]})
+    async with scheduler_env(node("a"), profiles=[made]) as env:
+        await env.client.create(claim("unbound", cls="now"))
+        await env.client.create(claim("delayed", cls="late"))
+        await env.client.create(pod("p", "unbound", "delayed"))
+        assert await env.wait_until_scheduled("p") == "a"
+        assert SELECTED_NODE_ANNOTATION not in (await env.claim("delayed")).metadata.annotations
 
 
 def volplane(directory: Path, *words: str) -> str:

@@ -34,7 +34,9 @@ class Defaulter(Protocol):
     """Sets the defaults of an object; returns the same object if all are set."""
 
     def __call__(self, obj: Any, old: Any = None) -> Any:
-        """`old`: the stored object of an update, with its defaults; members taken from it are skipped."""
+        """`old`: the stored object of an update. Members that the update left alone are skipped: they were
+        given their defaults when they were stored. Defaults that a later release added are not added to them.
+        """
 
 
 @cache

@@ -129,7 +129,8 @@ class Strategy(Generic[O]):
     def defaults(self, obj: O, old: O | None = None) -> O:
         """Set the fields that the writer left out, on create, update and patch; idempotent.
 
-        `old`: the stored object of an update. Members that the update left alone have their defaults.
+        `old`: the stored object of an update. Members that the update left alone keep the defaults with which
+        they were stored, also if an earlier release stored them and knew fewer.
         """
         changed: O = self._default(obj, old)
         return changed

@@ -14,6 +14,7 @@ from volplane.client.credentials import Credentials
 
 LIFE = 3600  # seconds
 RENEW_SHARE = 0.8  # of its life: then a token is renewed
+MIN_USE = 60.0  # seconds, even if by the local clock the token is expired: that clock may be ahead
 
 
 class AccountToken:
@@ -54,4 +55,5 @@ class AccountToken:
         )
         # The server may give it a shorter life.
         left = (clock.parse(made.status.expiration_timestamp) - clock.wall()).total_seconds()
-        self._token, self._renew_at = made.status.token, now + RENEW_SHARE * min(left, LIFE)
+        self._token = made.status.token
+        self._renew_at = now + max(MIN_USE, RENEW_SHARE * min(left, LIFE))

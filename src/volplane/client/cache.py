@@ -150,10 +150,7 @@ class Cache(Generic[T]):
         that unsubscribes.
         """
         for obj in self.all():
-            try:
-                fn(None, obj)
-            except Exception:
-                log.exception("%s: a subscriber failed", self)
+            self._notify((fn,), None, obj)
         self._subscribers.append(fn)
 
         def end() -> None:
@@ -303,15 +300,15 @@ class Cache(Generic[T]):
         # The last state may differ from the cached one, which is the one in the indexes.
         for index in self._indexes.values():
             index.change(known, None)
-        self._notify_all(last, None)
+        self._notify(tuple(self._subscribers), last, None)
 
     def _update_indexes(self, old: T | None, new: T) -> None:
         for index in self._indexes.values():
             index.change(old, new)
-        self._notify_all(old, new)
+        self._notify(tuple(self._subscribers), old, new)
 
-    def _notify_all(self, old: T | None, new: T | None) -> None:
-        for fn in tuple(self._subscribers):
+    def _notify(self, subscribers: Iterable[Subscriber[T]], old: T | None, new: T | None) -> None:
+        for fn in subscribers:
             try:
                 fn(old, new)
             except Exception:  # an error of one subscriber must not affect the others

@@ -243,6 +243,21 @@ class HttpsTransport:
         """Any request, for objects that have no type here."""
         return await self._request(method, path, body, content_type)
 
+    async def put_raw(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str,
+        body: bytes,
+        *,
+        subresource: str = "",
+        manager: str = "",
+    ) -> bytes:
+        """Replace an object by one with all its fields, also those that have no type here."""
+        path = kind.path(namespace, name, subresource) + _query(fieldManager=manager)
+        with _fail_points("update", kind, subresource):
+            return await self._request("PUT", path, body)
+
     async def _request(
         self, method: str, path: str, body: bytes = b"", content_type: str = JSON, accept: str = JSON
     ) -> bytes:

@@ -18,7 +18,7 @@ from volplane.api.authorization import (
     SelfSubjectAccessReview,
     SelfSubjectAccessReviewSpec,
 )
-from volplane.api.errors import Conflict, NotFound
+from volplane.api.errors import Conflict, Forbidden, NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.client.cache import Caches
@@ -64,13 +64,17 @@ class UpdatingClient(Client):
     ) -> T:
         kind, subresource = kinds.of(type), options.get("subresource", "")
         # A patch of another style is sent as it is: the server then says what is not allowed.
-        if (
-            style is not PatchStyle.MERGE
-            or not isinstance(body, Mapping)
-            or await self._is_patch_allowed(kind, subresource)
-        ):
+        if style is not PatchStyle.MERGE or not isinstance(body, Mapping):
             return await super()._send_patch(type, name, namespace, body, style, options)
-        return await self._update_with(type, name, namespace, body, subresource)
+        is_patch_allowed = await self._is_patch_allowed(kind, subresource)
+        try:
+            if is_patch_allowed:
+                return await super()._send_patch(type, name, namespace, body, style, options)
+            return await self._update_with(type, name, namespace, body, subresource)
+        except Forbidden:
+            # The roles may have changed since the server was asked: ask again next time.
+            self._may_patch.pop((kind.resource, subresource), None)
+            raise
 
     async def _is_patch_allowed(self, kind: Kind, subresource: str) -> bool:
         key = kind.resource, subresource
@@ -92,8 +96,6 @@ class UpdatingClient(Client):
     ) -> T:
         kind = kinds.of(type)
         metadata = patch.get("metadata") or {}
-        query = urlencode({"fieldManager": self.component}) if self.component else ""
-        path = f"{kind.path(namespace, name, subresource)}?{query}"
         tries = 1 if metadata.get("resourceVersion") else MOST_TRIES
         while True:
             obj = await self._read(kind, name, namespace)
@@ -104,7 +106,10 @@ class UpdatingClient(Client):
             self.require_write()  # the Lease may have expired while the object was read
             try:
                 changed = json.encode(merge_patch.merge(obj, dict(patch)))
-                return codec.decode(type, await self._https.raw("PUT", path, changed))
+                answer = await self._https.put_raw(
+                    kind, name, namespace, changed, subresource=subresource, manager=self.component
+                )
+                return codec.decode(type, answer)
             except Conflict:
                 if not tries:
                     raise

@@ -74,6 +74,10 @@ class DiskFiles:
         self.shares = await self._host.call(_can_share, self._directory, self._snapshots)
         self.unusable = await self._host.call(_describe_missing_devices)
 
+    async def close(self) -> None:
+        """Cancel what still counts; its waiters are gone."""
+        await self._counting.close()
+
     def file(self, volume: str) -> str:
         return os.path.join(self._directory, f"{volume}.img")
 

@@ -293,6 +293,7 @@ class DiskService:
     async def release(self) -> None:
         """At a clean stop, detach all loop devices; the records keep the attachments."""
         await self.jobs.close()
+        await self.disks.close()
         attached = [v for v in self.records.volumes.values() if v.attachments]
         async with asyncio.TaskGroup() as group:
             for volume in attached:

@@ -40,7 +40,8 @@ class Host:
 
     async def close(self) -> None:
         """Wait for calls in progress."""
-        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        self._threads.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.join)
 
     # Mounts
 

@@ -2,7 +2,7 @@
 
 A volume takes some thirty such calls on its way, and `run_in_executor` spends more time on two futures, their
 locks and their callbacks than most of these calls take. Here a call has one future, and everything is counted
-on the event loop, so that nothing needs a lock.
+on the event loop, so that nothing needs a lock; only `join` may be called elsewhere.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class WorkerThreads:
             raise RuntimeError(f"the threads {self._name!r} are closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        if self._unfinished >= len(self._threads) < self._limit:
+            # A daemon: a process that ends without `join` does not wait for a hung file system.
+            thread = Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
         if isinstance(loop, VirtualLoop):
             loop.count_work(future)
         self._unfinished += 1
-        if self._unfinished > len(self._threads) < self._limit:
-            # A daemon, because a hung file system must not keep the process from ending.
-            thread = Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
         self._jobs.put(_Job(partial(copy_context().run, function, *args, **kwargs), future, loop))
         return future
 
@@ -81,11 +81,14 @@ class WorkerThreads:
         else:
             future.set_exception(error)
 
-    def shutdown(self) -> None:
-        """Refuse new calls, and block until those that were started have ended."""
-        self._closed = True
-        for _ in self._threads:
-            self._jobs.put(None)
+    def close(self) -> None:
+        """Refuse new calls, and let the threads end after those that were started."""
+        if not self._closed:
+            self._closed = True
+            for _ in self._threads:
+                self._jobs.put(None)
+
+    def join(self) -> None:
+        """Block until the closed threads have ended, for any time. May be called from another thread."""
         for thread in self._threads:
             thread.join()
-        self._threads.clear()

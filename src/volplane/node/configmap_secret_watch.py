@@ -1,4 +1,4 @@
-"""Watches of the ConfigMaps and Secrets that mounted volumes show: one per object, while a pod uses it.
+"""Watches of the ConfigMaps and Secrets that mounted volumes show: one per object.
 
 A watch outlives its last pod by some seconds, because the next pod often needs the same: all pods of a
 namespace show its root certificates. That saves a list, and with it a second look at the volume: what a list
@@ -17,7 +17,7 @@ from volplane.client.cache import Cache
 from volplane.client.client import Client
 from volplane.volumes.base import PodVolumeSpec, ReferencedObject, VolumePlugin
 
-UNUSED = 30.0  # seconds that a watch goes on without pods
+UNUSED_SECONDS = 30.0  # that a watch goes on without pods
 
 
 class _ObjectWatch:
@@ -72,10 +72,12 @@ class ConfigMapSecretWatch:
             if uid in watch.pods:
                 watch.pods.discard(uid)
                 if not watch.pods:
-                    watch.end = loop.call_later(UNUSED, self._end, watched)
+                    watch.end = loop.call_later(UNUSED_SECONDS, self._end, watched)
 
     def _end(self, watched: ReferencedObject) -> None:
-        self._watches.pop(watched).task.cancel()
+        watch = self._watches.pop(watched, None)
+        if watch is not None:
+            watch.task.cancel()
 
     async def close(self) -> None:
         for watch in self._watches.values():

@@ -7,6 +7,7 @@ implementation.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -64,6 +65,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "VolumeBinding": {},
 }
 _BIND_TIMEOUT = "bindTimeoutSeconds"
+_FLAG = re.compile(r"--leader-elect-([a-z-]+)")
 
 
 class BadConfiguration(ValueError):
@@ -190,13 +192,11 @@ def read_configuration(document: object) -> SchedulerConfiguration:
 
 
 def _read_profile(path: str, given: _Profile, whole: _Configuration) -> SchedulerProfile:
-    percentage = given.percentage_of_nodes_to_score
+    field, percentage = f"{path}.percentageOfNodesToScore", given.percentage_of_nodes_to_score
     if percentage is None:
-        percentage = whole.percentage_of_nodes_to_score or 0
+        field, percentage = "percentageOfNodesToScore", whole.percentage_of_nodes_to_score or 0
     if not 0 <= percentage <= 100:
-        raise BadConfiguration(
-            f"percentageOfNodesToScore: Invalid value: {percentage}: not in valid range [0-100]"
-        )
+        raise BadConfiguration(f"{field}: Invalid value: {percentage}: not in valid range [0-100]")
     _check_names(f"{path}.plugins", given.plugins)
     chosen = _ChosenPlugins(f"{path}.plugins", given.plugins)
     for point, plugin in _REQUIRED.items():
@@ -222,7 +222,14 @@ def _check_names(path: str, plugins: _Plugins) -> None:
     for point, given in _list_points(plugins):
         where = f"{path}.{point}"
         if point not in separate and (given.enabled or given.disabled):
-            raise BadConfiguration(f"{where}: is not separate here; use multiPoint, filter or score")
+            raise BadConfiguration(
+                f"{where}: cannot be configured separately; use multiPoint, filter, score or postFilter"
+            )
+        for at, plugin in enumerate(given.enabled):
+            if plugin.weight < 0:
+                raise BadConfiguration(
+                    f"{where}.enabled[{at}].weight: Invalid value: {plugin.weight}: must be 0 or greater"
+                )
         for plugin in (*given.enabled, *given.disabled):
             if plugin.name == _ALL and plugin not in given.enabled:
                 continue
@@ -265,11 +272,13 @@ def _read_arguments(path: str, given: tuple[_PluginArguments, ...]) -> dict[str,
     options: dict[str, Any] = {}
     for at, each in enumerate(given):
         where = f"{path}[{at}]"
+        if each.name in (other.name for other in given[:at]):
+            raise BadConfiguration(f"{where}.name: Duplicate value: {each.name!r}")
         if each.name not in _ARGUMENTS:
             raise BadConfiguration(f"{where}: plugin {each.name!r} has no arguments")
         arguments = {k: v for k, v in each.args.items() if k not in ("apiVersion", "kind")}
         if each.name == "VolumeBinding" and (seconds := arguments.pop(_BIND_TIMEOUT, None)) is not None:
-            if not isinstance(seconds, int) or seconds < 0:
+            if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 0:
                 raise BadConfiguration(
                     f"{where}.args.{_BIND_TIMEOUT}: Invalid value: {seconds!r}: must be a number from 0 on"
                 )
@@ -303,8 +312,13 @@ def _read_election(given: _LeaderElection) -> dict[str, Any]:
     try:
         ComponentLeaderElection(**found)
     except ValueError as error:
-        raise BadConfiguration(f"leaderElection: {error}") from error
+        raise BadConfiguration(_FLAG.sub(_name_field, str(error))) from error
     return found
+
+
+def _name_field(flag: re.Match[str]) -> str:
+    """The field that is set by a flag of leader election."""
+    return f"leaderElection.{_camel(flag[1].replace('-', '_'))}"
 
 
 def _camel(name: str) -> str:

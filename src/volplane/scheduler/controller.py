@@ -336,14 +336,17 @@ class Scheduler(Controller[str, SchedulingView, Step]):
             raise
         self.memory.note_bound(pod.key)
         message = f"Successfully assigned {pod.key} to {reservation.node}"
-        self.events.event(pod, "Normal", "Scheduled", message, action="Binding")
+        self.events.event(
+            pod, "Normal", "Scheduled", message, pod.spec.scheduler_name or DEFAULT, action="Binding"
+        )
 
     # --- failures
 
     async def _report_refusal(self, pod: Pod, message: str, reason: str = "Unschedulable") -> None:
         if self.memory.unschedulable.note_message(pod.key, message):
             trace.mark(DEFAULT, "FailedScheduling", f"pod/{pod.key}", why=message)
-            self.events.event(pod, "Warning", "FailedScheduling", message, action="Scheduling")
+            name = pod.spec.scheduler_name or DEFAULT
+            self.events.event(pod, "Warning", "FailedScheduling", message, name, action="Scheduling")
         nominated = self.memory.node_cache.nominated_node(pod.key)
         if (
             not has_scheduled_condition(pod, reason, message)

@@ -191,17 +191,21 @@ def decide(
             checks.append((filter.name, prepared))
     cleared = snapshot.node_cache.find_node(snapshot.node_cache.nominated_node(pod.key))
     if cleared is not None and _check_node(cleared, checks) is None:
-        return _placement(pod, cleared, snapshot, 0)  # victims were evicted for this pod
+        return _placement(pod, cleared, snapshot, profile, 0)  # victims were evicted for this pod
     fitting, refused, searched = _find_feasible_nodes(
         nodes, checks, start % len(nodes), profile.most_feasible(len(nodes))
     )
     if not fitting:
         return _refusal(pod, snapshot, refused, profile)
     best = fitting[0] if len(fitting) == 1 else _select_best_node(pod, fitting, snapshot, profile.weights)
-    return _placement(pod, best, snapshot, searched)
+    return _placement(pod, best, snapshot, profile, searched)
 
 
-def _placement(pod: Pod, info: NodeInfo, snapshot: SchedulingSnapshot, searched: int) -> Placement:
+def _placement(
+    pod: Pod, info: NodeInfo, snapshot: SchedulingSnapshot, profile: SchedulerProfile, searched: int
+) -> Placement:
+    if not profile.binds_volumes:
+        return Placement(info.name, Bindings(), searched)
     claims = sort_claims(pod, snapshot)
     assert not isinstance(claims, str), "VolumeBinding has refused such a pod"
     return Placement(info.name, bindings_on(info, claims), searched)

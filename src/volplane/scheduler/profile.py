@@ -30,6 +30,11 @@ class SchedulerProfile(Struct, frozen=True):
     bind_timeout: float = BIND_TIMEOUT  # seconds that a pod waits for its volumes
     percentage: int = 0  # of all nodes: when so many are feasible, the search ends; 0: at the usual number
 
+    @property
+    def binds_volumes(self) -> bool:
+        """Whether VolumeBinding is enabled. Without it a pod does not wait for its volumes, as upstream."""
+        return any(filter.name == "VolumeBinding" for filter in self.filters)
+
     def most_feasible(self, nodes: int) -> int:
         """The number of feasible nodes with which the search ends."""
         return max(MAX_FEASIBLE_NODES, nodes * self.percentage // 100)

@@ -12,6 +12,7 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.loops.events import EventRecorder
 from volplane.scheduler.preemption import PreemptionCandidate
+from volplane.scheduler.profile import DEFAULT
 
 
 async def evict_victims(
@@ -25,7 +26,8 @@ async def evict_victims(
     for victim in eviction.victims:
         if not victim.is_deleting:
             message = f"Preempted by pod {pod.uid} on node {eviction.node}"
-            events.event(victim, "Normal", "Preempted", message, action="Preempting")
+            name = pod.spec.scheduler_name or DEFAULT
+            events.event(victim, "Normal", "Preempted", message, name, action="Preempting")
 
 
 async def _evict_victim(client: Client, pod: Pod, victim: Pod) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from volplane.api.core import (
 )
 from volplane.api.meta import ObjectMeta
 from volplane.node.containers.base import CgroupLimits, ContainerDevice, ContainerSpec, Mount
-from volplane.node.containers.cri import cgroups, v1
+from volplane.node.containers.cri import cgroups, cni, v1
 from volplane.node.containers.cri.cni import make_network
 from volplane.node.containers.cri.container_config import (
     MASKED_PATHS,
@@ -353,3 +354,10 @@ def test_the_longest_unused_images_go_first_and_new_ones_stay() -> None:
     assert choose(0) == []
     assert choose(5) == ["older"]
     assert choose(1000) == ["older", "old"]
+
+
+def test_two_clusters_may_remove_the_bridge_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is gone between the look at its ports and the removal."""
+    monkeypatch.setattr(cni, "BRIDGE", "vp-is-gone")
+    monkeypatch.setattr(os, "listdir", lambda path: [])
+    cni.remove_idle_bridge()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,19 +16,22 @@ import pytest
 from tests.support.cri.containerd import Containerd, run_containerd
 from tests.support.cri.fixtures import require_containerd
 from tests.support.cri.registry import Registry
+from tests.support.up import wait_until
 from volplane.api.core import Container, Pod, PodSpec
 from volplane.api.meta import ObjectMeta
+from volplane.base.tasks import cancel_and_wait
 from volplane.cluster.container_runtime import prepare_runtime
 from volplane.cluster.errors import NoContainerRuntime
 from volplane.host import Host
-from volplane.node.containers.cri import v1
+from volplane.node.containers.cri import cni, v1
 from volplane.node.containers.cri.client import CriClient, CriError, NotFoundInRuntime, RuntimeUnavailable
-from volplane.node.containers.cri.cni import BRIDGE, FILE, remove_idle_bridge
+from volplane.node.containers.cri.cni import FILE
 from volplane.node.containers.cri.first_process import FirstProcess
 from volplane.node.containers.cri.image_collector import ImageCollector
 from volplane.node.containers.cri.labels import node_labels
 from volplane.node.containers.cri.pulled_images import PulledImages
 from volplane.node.containers.cri.removal import remove_node
+from volplane.node.containers.cri.runtime import read_pid
 from volplane.node.containers.cri.runtime_info import RuntimeInfo, find_problem
 from volplane.node.containers.cri.sandbox_config import SandboxInputs, make_sandbox_config
 
@@ -104,8 +108,12 @@ async def test_a_missing_runtime_keeps_a_cluster_from_starting(host: Host, tmp_p
         await prepare_runtime(endpoint, host)
 
 
-async def test_a_runtime_without_a_network_gets_one(host: Host, registry: Registry, tmp_path: Path) -> None:
+async def test_a_runtime_without_a_network_gets_one(
+    host: Host, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require_containerd()
+    # The bridge is one for the machine: other tests may have pods on it, or remove it before ours is there.
+    monkeypatch.setattr(cni, "BRIDGE", f"vpt{os.getpid()}")
     with run_containerd({"_default": registry.url}, network=False) as runtime:
         async with connect(runtime.endpoint) as cri:
             assert "NetworkReady=false" in find_problem(await cri.status())
@@ -126,12 +134,12 @@ async def test_a_runtime_without_a_network_gets_one(host: Host, registry: Regist
                 assert has_bridge()
             finally:
                 await remove_node(runtime.endpoint, str(tmp_path))
-                remove_idle_bridge()
+                cni.remove_idle_bridge()
             assert not has_bridge()
 
 
 def has_bridge() -> bool:
-    return Path(f"/sys/class/net/{BRIDGE}").exists()
+    return Path(f"/sys/class/net/{cni.BRIDGE}").exists()
 
 
 async def test_a_network_that_exists_is_never_replaced(containerd: Containerd, host: Host) -> None:
@@ -158,8 +166,11 @@ async def test_removing_a_node_leaves_the_other_nodes_alone(containerd: Containe
 
 # runc whose start or delete of the container that a file names takes until the file is gone
 SLOW_RUNC = """#!/bin/sh
+for last; do :; done
 for verb in start delete; do
-    case " $* " in *" $verb "*) while grep -qs "${*##* }" "$0.$verb"; do sleep 0.05; done;; esac
+    case " $* " in *" $verb "*)
+        while grep -qs "$last" "$0.$verb"; do : > "$0.$verb.seen"; sleep 0.05; done;;
+    esac
 done
 exec runc "$@"
 """
@@ -171,7 +182,20 @@ def hold_container(program: Path, id: str) -> None:
 
 
 def release(program: Path, verb: str) -> None:
-    Path(f"{program}.{verb}").unlink()
+    Path(f"{program}.{verb}").unlink(missing_ok=True)
+
+
+async def wait_until_held(program: Path, verb: str) -> None:
+    await asyncio.to_thread(wait_until, f"runc {verb} is called", Path(f"{program}.{verb}.seen").exists)
+
+
+async def wait_until_killed(cri: CriClient, sandbox: str) -> None:
+    """Its state is no sign: the runtime hears of the exit only after the start that it is busy with."""
+    process = FirstProcess.open(read_pid((await cri.sandbox_status(sandbox)).info))
+    if process is not None:
+        async with asyncio.timeout(60):
+            await process.wait()
+        process.close()
 
 
 async def test_a_container_that_is_being_started_is_removed_with_its_node(
@@ -201,16 +225,25 @@ async def test_a_container_that_is_being_started_is_removed_with_its_node(
         made = await cri.create_container(sandbox, container, sandbox_config)
         hold_container(program, made)
         start = asyncio.create_task(cri.start_container(made))
-        await asyncio.sleep(0.5)
-        removal = asyncio.create_task(remove_node(own_containerd.endpoint, str(root)))
-        await asyncio.sleep(1)
-        assert not start.done()
-        assert not removal.done()
-        release(program, "start")  # and fails: the sandbox is being stopped
-        await asyncio.sleep(1)
-        assert not start.done()
-        release(program, "delete")
-        await asyncio.wait([start, removal])
+        removal: asyncio.Task[None] | None = None
+        try:
+            await wait_until_held(program, "start")
+            removal = asyncio.create_task(remove_node(own_containerd.endpoint, str(root)))
+            await wait_until_killed(cri, sandbox)
+            assert not start.done()
+            assert not removal.done()
+            release(program, "start")  # and fails: the sandbox is being stopped
+            await wait_until_held(program, "delete")
+            await asyncio.sleep(0.5)  # for a removal that is refused
+            assert not start.done()
+            release(program, "delete")
+            await asyncio.wait([start, removal], timeout=60)
+            assert start.done()
+            assert removal.done()
+        finally:
+            release(program, "start")
+            release(program, "delete")
+            await cancel_and_wait(start, removal)
         assert isinstance(start.exception(), CriError)
         assert removal.exception() is None
         assert await cri.list_sandboxes(own) == []

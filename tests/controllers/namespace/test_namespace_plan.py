@@ -9,6 +9,7 @@ from volplane.api.core import ConfigMap, Namespace, Pod
 from volplane.controllers.namespace.plan import (
     FINALIZER,
     LOOK_AGAIN,
+    RETRY,
     DeleteNamespaceContent,
     FinalizeNamespace,
     NamespaceView,
@@ -60,6 +61,19 @@ def test_it_waits_for_what_is_left() -> None:
         "True",
         "SomeFinalizersRemain",
         "Some content in the namespace has finalizers remaining: example.com/mine in 1 resource instances",
+    )
+
+
+def test_it_is_not_finalized_after_an_error() -> None:
+    view = NamespaceView(namespace(), NOW, {"secrets": []}, errors=("secrets: no", "leases: no"))
+    written, wait = plan(view)
+    assert isinstance(written, SetConditions)
+    assert wait == Wait(WaitReason.NAMESPACE_CONTENT, seconds=RETRY)
+    (failure,) = [c for c in written.conditions if c.type == "NamespaceDeletionContentFailure"]
+    assert (failure.status, failure.reason, failure.message) == (
+        "True",
+        "ContentDeletionFailed",
+        "Failed to delete all resource types, 2 remaining: leases: no, secrets: no",
     )
 
 

@@ -29,6 +29,7 @@ BEFORE_FIRST_APPLY = "before-first-apply"
 ANCIENT = "ancient-changes"
 UNKNOWN = "unknown"
 MANAGER_LENGTH = 128
+MAX_CACHED = 1 << 16  # bytes of the field sets of a write whose result is cached
 
 Entries = tuple[ManagedFieldsEntry, ...]
 
@@ -175,12 +176,12 @@ def update_entries(
         return live
     writer_entry = next((entry for entry in live if _is_owned_by(entry, owner)), None)
     others = [entry for entry in live if entry is not writer_entry]
-    left, owned = _move_fields(
-        tuple([bytes(entry.fields_v1) for entry in others]),
-        bytes(writer_entry.fields_v1) if writer_entry is not None else b"",
-        _encode(changed),
-        _encode(removed),
-    )
+    held = tuple([bytes(entry.fields_v1) for entry in others])
+    own = bytes(writer_entry.fields_v1) if writer_entry is not None else b""
+    more, less = _encode(changed), _encode(removed)
+    size = sum(map(len, held)) + len(own) + len(more) + len(less)
+    move = _move_fields if size <= MAX_CACHED else _move_fields.__wrapped__
+    left, owned = move(held, own, more, less)
     out: list[ManagedFieldsEntry] = []
     for entry, raw in zip(others, left, strict=True):
         if raw == entry.fields_v1:

@@ -1,7 +1,7 @@
 """Delete the custom objects of a namespace that is being deleted; the namespace stays until they are gone.
 
-The namespace controller deletes objects of built-in kinds. The API server deletes custom objects itself,
-because only it knows all custom kinds. Creating objects in such a namespace is refused.
+The namespace controller deletes them, too; this also works without one. Creating objects in such a namespace
+is refused.
 """
 
 from __future__ import annotations

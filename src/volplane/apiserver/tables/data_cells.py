@@ -83,8 +83,8 @@ def ingress_class_parameters(parameters: Any) -> str:
 def parent_ref(parent: Any) -> str:
     if parent is None:
         return NONE
-    words = (group_resource(parent).lower(), parent.namespace, parent.name)
-    return "/".join(word for word in words if word)
+    namespace = f"/{parent.namespace}" if parent.namespace else ""
+    return f"{group_resource(parent).lower()}{namespace}/{parent.name}"
 
 
 def group_resource(resource: Any) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from volplane.base.user_namespace import is_user_namespace
 from volplane.cluster.external_driver.model import Command
 from volplane.host.mounts import MountTable, read_table
+from volplane.host.paths import KUBELET
 from volplane.node.containers.launcher.rootfs import SECRETS, SYSTEM
 from volplane.node.containers.launcher.user_namespace_root import SYSTEM as USER_NAMESPACE_SYSTEM
 from volplane.node.containers.launcher_client import interpreter_paths
@@ -111,6 +112,8 @@ def _editable_installs(environment: str) -> Iterator[str]:
 
 
 def _is_seen(path: str, mounts: Iterable[str]) -> bool:
+    if _inside(path, KUBELET):
+        return True  # its node's directory, also on a machine with a kubelet of its own
     real = os.path.realpath(path)
     if real != path and any(
         _inside(path, place) and not _inside(real, place) for place in (*EMPTY, *SECRETS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
@@ -11,7 +12,7 @@ from msgspec import structs
 from volplane.api import codec, kinds
 from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.core import Namespace
-from volplane.api.errors import NotFound
+from volplane.api.errors import APIError, NotFound
 from volplane.api.meta import Resource
 from volplane.base import clock
 from volplane.controllers.namespace.plan import (
@@ -27,6 +28,8 @@ from volplane.controllers.namespace.plan import (
 from volplane.loops.controller import Controller, Outcome, Replan
 from volplane.rules.definitions import metadata_type
 from volplane.rules.waits import Wait
+
+log = logging.getLogger(__name__)
 
 
 class Namespaces(Controller[str, NamespaceView, Step]):
@@ -48,8 +51,11 @@ class Namespaces(Controller[str, NamespaceView, Step]):
     async def act(self, key: str, view: NamespaceView, step: Step) -> Outcome[NamespaceView]:
         match step:
             case DeleteNamespaceContent():
-                left = await self._delete_content(key)
-                return Replan(structs.replace(view, left=left, now=clock.stamp()))
+                left, errors = await self._delete_content(key)
+                if errors:
+                    why = "; ".join(sorted({*errors}))
+                    log.warning("namespace %s: cannot delete all content: %s", key, why)
+                return Replan(structs.replace(view, left=left, errors=errors, now=clock.stamp()))
             case SetConditions(conditions):
                 patch = {"status": {"conditions": [codec.to_dict(c) for c in conditions]}}
                 await self.client.patch(Namespace, key, merge=patch, subresource="status", missing_ok=True)
@@ -59,37 +65,61 @@ class Namespaces(Controller[str, NamespaceView, Step]):
                 assert_never(step)
         return None
 
-    async def _delete_content(self, namespace: str) -> dict[str, Sequence[Resource]]:
-        """Delete all objects; what is left afterwards, by resource. Nothing else while there are pods."""
-        left: dict[str, Sequence[Resource]] = {}
-        for kind in order([k for k in kinds.ALL if "delete" in k.verbs and "list" in k.verbs]):
-            left[kind.resource] = await self._delete_all(kinds.metadata_type(kind), namespace)
-            if kind.kind == "Pod" and left[kind.resource]:
-                return left
-        for definition in self.definitions.all():
-            type = metadata_type(definition)
-            if type is not None and kinds.of(type).namespaced:
-                left[definition.name] = await self._delete_all(type, namespace)
-        return left
+    async def _delete_content(self, namespace: str) -> tuple[dict[str, Sequence[Resource]], tuple[str, ...]]:
+        """Delete all objects; what is left afterwards, by resource, and an error per resource that failed.
 
-    async def _delete_all(self, type: type[Resource], namespace: str) -> Sequence[Resource]:
+        Nothing else is deleted while there are pods.
+        """
+        left: dict[str, Sequence[Resource]] = {}
+        errors: list[str] = []
+
+        async def empty(resource: str, type: type[Resource]) -> None:
+            self.client.require_write()  # no type is tried once the Lease has expired
+            left[resource], error = await self._delete_all(type, namespace)
+            if error is not None:
+                errors.append(str(error))
+
+        async def empty_custom(definitions: Sequence[CustomResourceDefinition]) -> None:
+            for definition in definitions:
+                type = metadata_type(definition)
+                if type is not None and kinds.of(type).namespaced:
+                    await empty(definition.name, type)
+
+        for kind in order([k for k in kinds.ALL if "delete" in k.verbs and "list" in k.verbs]):
+            await empty(kind.resource, kinds.metadata_type(kind))
+            if kind.kind == "Pod" and (left[kind.resource] or errors):
+                return left, tuple(errors)
+        await empty_custom(self.definitions.all())
+        if not errors and not any(left.values()):
+            # The cache may be out of date, and objects of a kind that it does not show would stay behind.
+            await empty_custom(await self.client.list(CustomResourceDefinition))
+        return left, tuple(errors)
+
+    async def _delete_all(
+        self, type: type[Resource], namespace: str
+    ) -> tuple[Sequence[Resource], APIError | None]:
+        """What is left, and the first error."""
         try:
             found = await self.client.list(type, namespace)
         except NotFound:
-            return []  # not served here
-        async with asyncio.TaskGroup() as group:
-            gone = [
-                group.create_task(
-                    self.client.delete(
-                        type, o.name, namespace, uid=o.uid, propagation="Background", missing_ok=True
-                    )
+            return [], None  # not served here
+        except APIError as error:
+            return [], error
+        errors: list[APIError] = []
+
+        async def delete(obj: Resource) -> Resource | None:
+            try:
+                return await self.client.delete(
+                    type, obj.name, namespace, uid=obj.uid, propagation="Background", missing_ok=True
                 )
-                for o in found
-                if not o.is_deleting
-            ]
-        return [left for task in gone if (left := task.result()) is not None] + [
-            o for o in found if o.is_deleting
-        ]
+            except APIError as error:
+                errors.append(error)
+                return obj
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(delete(obj)) for obj in found if not obj.is_deleting]
+        left = [obj for task in tasks if (obj := task.result()) is not None]
+        return left + [obj for obj in found if obj.is_deleting], errors[0] if errors else None
 
     async def _finalize(self, name: str) -> None:
         live = await self.client.find(Namespace, name)

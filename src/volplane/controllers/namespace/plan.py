@@ -13,12 +13,14 @@ from volplane.rules.waits import Wait, WaitReason
 
 FINALIZER = "kubernetes"
 LOOK_AGAIN = 0.5  # seconds; only while objects inside wait for others (grace, finalizers)
+RETRY = 5.0  # seconds after an error
 
 
 class NamespaceView(Struct, frozen=True):
     namespace: Namespace
     now: str
     left: Mapping[str, Sequence[Resource]] | None = None  # by resource; None: nothing was deleted yet
+    errors: tuple[str, ...] = ()  # of the deletion
 
 
 class DeleteNamespaceContent(Struct, frozen=True):
@@ -43,10 +45,12 @@ def plan(view: NamespaceView) -> Iterator[Step | Wait]:
     if view.left is None:
         yield DeleteNamespaceContent()
         return
-    made = conditions(namespace, view.left, view.now)
+    made = conditions(namespace, view.left, view.now, view.errors)
     if made != namespace.status.conditions:
         yield SetConditions(made)
-    if any(view.left.values()):
+    if view.errors:
+        yield Wait(WaitReason.NAMESPACE_CONTENT, seconds=RETRY)
+    elif any(view.left.values()):
         yield Wait(WaitReason.NAMESPACE_CONTENT, seconds=LOOK_AGAIN)
     else:
         yield FinalizeNamespace()
@@ -58,9 +62,12 @@ def order(kinds: Sequence[Kind]) -> list[Kind]:
 
 
 def conditions(
-    namespace: Namespace, left: Mapping[str, Sequence[Resource]], now: str
+    namespace: Namespace,
+    left: Mapping[str, Sequence[Resource]],
+    now: str,
+    errors: Sequence[str] = (),
 ) -> tuple[NamespaceCondition, ...]:
-    """Upstream's five conditions for what is left, by resource name."""
+    """Upstream's five conditions for what is left, by resource name, and for the errors of the deletion."""
     remaining = {name: objects for name, objects in left.items() if objects}
     counts = ", ".join(
         f"{name} has {len(objects)} resource instances" for name, objects in sorted(remaining.items())
@@ -89,8 +96,10 @@ def conditions(
         ),
         _condition(
             "NamespaceDeletionContentFailure",
-            "",
-            "ContentDeleted",
+            f"Failed to delete all resource types, {len(errors)} remaining: {', '.join(sorted(errors))}"
+            if errors
+            else "",
+            "ContentDeletionFailed" if errors else "ContentDeleted",
             "All content successfully deleted, may be waiting on finalization",
             now,
         ),

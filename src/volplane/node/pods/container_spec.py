@@ -127,6 +127,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
             command = program.command(command, variables)
         elif not command and not builtin and image is None:
             command, args = (args, ()) if find_own_command(container) else (PAUSE_COMMAND, ())
+        recursive_readonly = recursive_readonly or builtin  # which no runtime runs
         if not recursive_readonly:
             _refuse_recursive_readonly(container)
         mounts = [

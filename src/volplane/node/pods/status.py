@@ -31,7 +31,6 @@ from volplane.node.pods import plan
 from volplane.node.pods.records import (
     NO_RECORD,
     ContainerAttempt,
-    ContainerRecord,
     ContainerRecords,
     ContainerWaiting,
     ephemeral_containers,
@@ -55,6 +54,7 @@ class PodStatusInputs(Struct, frozen=True):
     reason: str = ""  # of a pod that failed as a whole (DeadlineExceeded, …)
     message: str = ""
     rejected: bool = False  # the node rejected the pod: no container has a state
+    no_recursive_readonly: frozenset[str] = frozenset()  # containers whose runtime lacks recursiveReadOnly
 
 
 def make_pod_status(
@@ -78,19 +78,14 @@ def make_pod_status(
         pod_ips=(PodIP(facts.pod_ip),) if facts.pod_ip else (),
         start_time=facts.started_at or None,
         init_container_statuses=tuple(
-            _container(c, facts.records.get(c.name, NO_RECORD), INITIALIZING, init=True)
-            for c in pod.spec.init_containers
+            _container(c, facts, INITIALIZING, init=True) for c in pod.spec.init_containers
         ),
         container_statuses=tuple(
-            _container(
-                c, facts.records.get(c.name, NO_RECORD), CREATING if initialized else INITIALIZING, init=False
-            )
+            _container(c, facts, CREATING if initialized else INITIALIZING, init=False)
             for c in pod.spec.containers
         ),
         ephemeral_container_statuses=tuple(
-            msgspec.structs.replace(
-                _container(c, facts.records.get(c.name, NO_RECORD), CREATING, init=False), ready=False
-            )
+            msgspec.structs.replace(_container(c, facts, CREATING, init=False), ready=False)
             for c in ephemeral_containers(pod)
         ),
         qos_class=pod.status.qos_class or qos_class(pod),
@@ -114,8 +109,9 @@ def _rejected_status(pod: Pod, facts: PodStatusInputs) -> PodStatus:
 
 
 def _container(
-    container: Container, record: ContainerRecord, idle: ContainerWaiting, *, init: bool
+    container: Container, facts: PodStatusInputs, idle: ContainerWaiting, *, init: bool
 ) -> ContainerStatus:
+    record = facts.records.get(container.name, NO_RECORD)
     current = record.current
     # A container that the node restarts is waiting, not terminated: the API does not let a terminated one
     # run again.
@@ -136,21 +132,27 @@ def _container(
         container_id=current.id if current else "",
         started=record.running and record.started,
         volume_mounts=tuple(
-            VolumeMountStatus(m.name, m.mount_path, m.read_only, _recursive(m, current))
+            VolumeMountStatus(
+                m.name,
+                m.mount_path,
+                m.read_only,
+                _recursive(m, current, possible=container.name not in facts.no_recursive_readonly),
+            )
             for m in container.volume_mounts
         ),
         stop_signal=container.lifecycle.stop_signal if container.lifecycle else None,
     )
 
 
-def _recursive(mount: VolumeMount, attempt: ContainerAttempt | None) -> str | None:
-    """recursiveReadOnly in the status."""
+def _recursive(mount: VolumeMount, attempt: ContainerAttempt | None, *, possible: bool) -> str | None:
+    """recursiveReadOnly in the status: what was done, or without an attempt what will be."""
     if not mount.read_only:
         return None
     if mount.recursive_read_only not in ("Enabled", "IfPossible"):
         return "Disabled"
-    made = attempt.recursive_mounts if attempt is not None else None
-    return "Enabled" if made is None or mount.mount_path in made else "Disabled"
+    if attempt is not None:
+        possible = attempt.recursive_mounts is None or mount.mount_path in attempt.recursive_mounts
+    return "Enabled" if possible else "Disabled"
 
 
 def _state(current: ContainerAttempt | None, waiting: ContainerWaiting | None) -> ContainerState:

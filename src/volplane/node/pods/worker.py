@@ -493,8 +493,15 @@ class PodWorker:
             reason=self._reason,
             message=self._message,
             rejected=self._is_rejected,
+            no_recursive_readonly=self._without_recursive_readonly(),
         )
         return make_pod_status(self.pod, inputs, clock.stamp(), before)
+
+    def _without_recursive_readonly(self) -> frozenset[str]:
+        runtimes = self.deps.containers.runtimes
+        if runtimes.has_recursive_readonly(self.uid):
+            return frozenset()
+        return frozenset(c.name for c in all_containers(self.pod) if not runtimes.is_builtin(c))
 
     @property
     def _address(self) -> str:

@@ -71,10 +71,21 @@ def make_network(range: IPv4Network, *, masquerade: bool, port_mappings: bool) -
 
 
 def remove_idle_bridge() -> None:
-    """Remove the bridge of the default network if no pod is on it; the next pod creates it again."""
+    """Remove the bridge of the default network if no pod is on it; the next pod creates it again.
+
+    The runtimes of other clusters use it without a lock. A pod that one of them is connecting just now finds
+    no bridge: its sandbox fails, and its node tries again. A pod that is connected in the instant between the
+    look and the removal loses its network.
+    """
+    place = f"/sys/class/net/{BRIDGE}"
     with suppress(FileNotFoundError):
-        if not os.listdir(f"/sys/class/net/{BRIDGE}/brif"):
+        if os.listdir(f"{place}/brif"):
+            return
+        try:
             network.remove_link(BRIDGE)
+        except OSError:
+            if os.path.exists(place):  # else another cluster has just removed it
+                raise
 
 
 def _find_configurations(directory: str) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import suppress
 from functools import partial
 
+from volplane.base import clock
 from volplane.base.backoff import Backoff
 from volplane.base.retry import retry
 from volplane.node.containers.cri import cgroups, labels
@@ -14,7 +14,7 @@ from volplane.node.containers.cri.client import CriClient, CriError, NotFoundInR
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 60.0  # seconds after which what the runtime refuses to remove is left
+PATIENCE = 60.0  # seconds after which a refused call is not tried again
 RETRY = Backoff(0.05, 1.0)
 
 
@@ -24,19 +24,16 @@ async def remove_node(endpoint: str, root: str) -> None:
     A runtime refuses to remove a container that it is starting, so refused calls are tried again.
     """
     cri = CriClient(endpoint)
-    refused: list[Exception] = []
+    deadline = clock.now() + PATIENCE
 
     def report(error: Exception) -> None:
-        if isinstance(error, RuntimeUnavailable):
+        if isinstance(error, RuntimeUnavailable) or clock.now() > deadline:
             raise error
-        refused.append(error)
 
     try:
-        async with asyncio.timeout(PATIENCE):
-            await retry(partial(_remove_all, cri, root), on=CriError, backoff=RETRY, report=report)
-    except (CriError, TimeoutError) as error:
-        why = refused[-1] if refused else error
-        log.warning("containers of %s may be left in the container runtime: %s", root, why)
+        await retry(partial(_remove_all, cri, root), on=CriError, backoff=RETRY, report=report)
+    except CriError as error:
+        log.warning("containers of %s may be left in the container runtime: %s", root, error)
     finally:
         await cri.close()
 

@@ -151,7 +151,8 @@ def read_cover_files(shell: str) -> dict[str, CoverFile]:
         found[RESOLV_CONF] = CoverFile(_read_file(RESOLV_CONF))
     if shell:
         path = f"{os.path.realpath(SHELL_DIRECTORY)}/{SHELL_NAME}"
-        found[path] = CoverFile(_read_file(shell), 0o755)
+        with open(shell, "rb") as file:
+            found[path] = CoverFile(file.read(), 0o755)
     return found
 
 
@@ -161,11 +162,11 @@ def prepare_layout(hidden: Sequence[str], exposed: Sequence[str], shell: str = "
     No container sees `hidden`; all see `exposed`, even inside a directory that is covered. `shell`: see
     `read_cover_files`.
     """
+    files = read_cover_files(shell)
     me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)  # /proc cannot be reached in between
     home = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me)
     system = [path for path in SYSTEM if os.path.ismount(path)]
     trees = {path: kernel.copy_tree(path, recursive=False) for path in ["/", *system]}
-    files = read_cover_files(shell)
     try:
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)

@@ -30,13 +30,21 @@ _WRITABLE = ("/var", "/usr/local", "/opt", "/srv")  # programs create files in t
 
 
 class UserNamespaceLayout(RootLayout):
-    """`links` are symbolic links in the machine's root, `solid` directories with mounts below them."""
+    """`links` are symbolic links in the machine's root, `solid` directories with mounts below them, and
+    `files` those of the cover that containers see instead of the machine's.
+    """
 
     def __init__(
-        self, namespace: int, cover: Cover, links: dict[str, str], solid: set[str], hidden: list[str]
+        self,
+        namespace: int,
+        cover: Cover,
+        links: dict[str, str],
+        solid: set[str],
+        hidden: list[str],
+        files: list[str],
     ) -> None:
         super().__init__(namespace, cover, cover)
-        self._links, self._solid, self._hidden = links, solid, hidden
+        self._links, self._solid, self._hidden, self._files = links, solid, hidden, files
 
     needs_spec = True
 
@@ -94,6 +102,9 @@ class UserNamespaceLayout(RootLayout):
         os.mkdir(target)
         if path in self._solid:
             _show_solid(path, root, targets)
+            for file in self._files:
+                if file.startswith(f"{path}/") and os.path.lexists(root + file):
+                    _show_readonly(cover + file.removeprefix(path), root + file)
         else:
             os.mkdir(base)
             os.mkdir(f"{base}/upper")
@@ -112,6 +123,7 @@ def prepare_user_namespace_layout(
     hidden: Sequence[str], exposed: Sequence[str], shell: str = ""
 ) -> UserNamespaceLayout:
     """Make the namespace that containers copy, and return to the machine's. See `rootfs.prepare_layout`."""
+    files = rootfs.read_cover_files(shell)
     me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
     home = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me)
     names = [name for name in SYSTEM if os.path.lexists(f"/{name}")]
@@ -121,7 +133,6 @@ def prepare_user_namespace_layout(
     trees = {path: _copy_directory(path, solid) for path in directories}
     shown = _outermost_directories(exposed, directories)
     trees |= {path: kernel.copy_tree(path, recursive=True) for path in shown}
-    files = rootfs.read_cover_files(shell)
     machine = {
         _PROC: kernel.copy_tree("/proc", recursive=True),
         _SYS: kernel.copy_tree("/sys", recursive=True),
@@ -150,7 +161,12 @@ def prepare_user_namespace_layout(
         cover, covered = _make_cover(directories, solid, [*hidden, _VAR_TMP], files)
         cover.exposed.extend(shown)
         return UserNamespaceLayout(
-            os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me), cover, links, solid, covered
+            os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me),
+            cover,
+            links,
+            solid,
+            covered,
+            list(files),
         )
     finally:
         kernel.setns(home, kernel.CLONE_NEWNS)
@@ -196,7 +212,7 @@ def _make_cover(
             os.mknod(place, stat.S_IFCHR, 0)
     for path, covering in files.items():
         layer = f"/{path.split('/')[1]}"
-        if layer in directories and layer not in solid:
+        if layer in directories:
             place = f"{_COVER}/{directories.index(layer)}{path.removeprefix(layer)}"
             os.makedirs(os.path.dirname(place), exist_ok=True)
             rootfs.write_cover_file(place, covering)
@@ -239,23 +255,29 @@ def _show_solid(path: str, root: str, targets: Sequence[str]) -> None:
 
 def _show_entries(path: str, root: str, targets: Sequence[str]) -> None:
     inner = [target for target in targets if target.startswith(f"{path}/")]
-    entries: list[os.DirEntry[str]] = []
-    with suppress(PermissionError):
-        entries = list(os.scandir(_SHOWN + path)) if inner else []
-    if not entries:
+    if not inner:
+        _show_readonly(_SHOWN + path, root + path)
+        return
+    try:
+        entries = list(os.scandir(_SHOWN + path))
+    except PermissionError:
         _show_readonly(_SHOWN + path, root + path)
         return
     for entry in entries:
-        place = f"{path}/{entry.name}"
-        if entry.is_symlink():
-            os.symlink(os.readlink(entry.path), root + place)
-        elif entry.is_dir():
-            os.mkdir(root + place)
-            os.chmod(root + place, stat.S_IMODE(entry.stat().st_mode))
-            _show_entries(place, root, inner)
-        elif entry.is_file():
-            os.close(os.open(root + place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
-            _show_readonly(entry.path, root + place)
+        with suppress(FileNotFoundError):  # the machine has removed it meanwhile, as log rotation does
+            _show_entry(entry, f"{path}/{entry.name}", root, inner)
+
+
+def _show_entry(entry: os.DirEntry[str], path: str, root: str, targets: Sequence[str]) -> None:
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), root + path)
+    elif entry.is_dir():
+        os.mkdir(root + path)
+        os.chmod(root + path, stat.S_IMODE(entry.stat().st_mode))
+        _show_entries(path, root, targets)
+    elif entry.is_file():
+        os.close(os.open(root + path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+        _show_readonly(entry.path, root + path)
 
 
 def _show_readonly(source: str, target: str) -> None:

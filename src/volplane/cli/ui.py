@@ -9,7 +9,7 @@ import click
 from volplane.base import log
 from volplane.base.tasks import run_until
 from volplane.cli.client_factory import open_transport
-from volplane.cli.cluster_reader import ClusterChoice, cluster_flags
+from volplane.cli.cluster_reader import WAIT_TIMEOUT, ClusterChoice, cluster_flags, readable_errors
 from volplane.cli.error import CommandError
 from volplane.cli.options import LEVELS
 from volplane.cli.stop_signals import StopSignals
@@ -57,6 +57,9 @@ async def _serve(cluster: ClusterChoice, port: int) -> None:
     transport = open_transport(cluster.files, "volplane-ui", cluster.context)
     try:
         await transport.log_in()
+        with readable_errors():
+            async with asyncio.timeout(WAIT_TIMEOUT):
+                await transport.raw("GET", "/version")
         source = ClusterSource(
             transport=transport,
             name=cluster.title,

@@ -34,6 +34,7 @@ _KILLED_IN_SETUP: dict[str, Any] = {
     "message": "the container's first process was killed while it made the container",
 }
 _SYNC_DELAY = 1000  # milliseconds without output before the files of a running container are synced
+_EXEC_PATIENCE = 2000  # milliseconds for the command to begin when the node has ended meanwhile
 _CHUNK = 32 << 10  # fits into a packet to an attached client
 
 
@@ -192,11 +193,15 @@ class Shim:
             return b""
 
     def _run_command(self, spec: Spec, reply: socket.socket) -> dict[str, Any]:
-        """Give the go-ahead and wait until the command runs. Return the failure, {} if there is none."""
+        """Give the go-ahead and wait until the command runs. Return the failure, {} if there is none.
+
+        If the node ends at this moment, the next one finds the container, and its command has been run once:
+        it is not killed. Only a command that does not begin is, because the node may have given it up.
+        """
         with suppress(OSError):  # pid 1 was killed; the report shows that
             self.control.sendall(pid1.GO)
         self.control.close()
-        if self._wait_for(self.report, reply):
+        if self._wait_for(self.report, reply) or _is_readable(self.report, _EXEC_PATIENCE):
             return self._read_report(spec)
         self._give_up()
         return {"stage": "exec", "code": failures.KILLED, "message": "the start was given up"}
@@ -317,6 +322,13 @@ def _has_hung_up(peer: socket.socket) -> bool:
     poll = select.poll()
     poll.register(peer, select.POLLRDHUP)
     return bool(poll.poll(0))
+
+
+def _is_readable(descriptor: int, timeout: int) -> bool:
+    """Whether there is something to read, or its end, within `timeout` milliseconds."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout))
 
 
 def _remove_directory(directory: str) -> None:

@@ -99,7 +99,8 @@ async def test_a_service_killed_at_one_attachment_keeps_the_other(
         if name == stop:
             raise Killed
 
-    service = await open_service(settings(tmp_path), host, store).__aenter__()
+    killed_service = open_service(settings(tmp_path), host, store)  # held: without a reference it is closed
+    service = await killed_service.__aenter__()
     volume = await service.create(SHARED)
     await service.attach(volume.id, "i-1", "/dev/xvdba")
     if action == "DetachVolume":

@@ -169,13 +169,16 @@ def volumes_of(records: list[StoreRecord]) -> dict[str, CloudVolume]:
 
 
 def bound_disks(records: list[StoreRecord]) -> dict[str, str]:
-    """Claim → disk, of all volumes of the disk service."""
+    """Claim → disk, of all Bound volumes of the disk service. A Released volume may have lost its disk: the
+    volume is deleted after the disk.
+    """
     found = {}
     for record in records:
         if "/persistentvolumes/" in record.key:
             stored = b'{"metadata":{' + record.value  # how objects are stored: see volplane.api.codec
-            spec: dict[str, Any] = msgspec.json.decode(stored)["spec"]
-            if spec["csi"]["driver"] == "ebs.csi.aws.com":
+            volume: dict[str, Any] = msgspec.json.decode(stored)
+            spec = volume["spec"]
+            if spec["csi"]["driver"] == "ebs.csi.aws.com" and volume["status"].get("phase") == "Bound":
                 found[spec["claimRef"]["name"]] = spec["csi"]["volumeHandle"]
     return found
 

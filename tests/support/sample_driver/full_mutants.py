@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from typing import ClassVar
@@ -25,6 +26,7 @@ class GroupOneByOne(FullDriver):
     async def copy_snapshots(self, cuts: dict[str, str]) -> None:
         for volume, snapshot in reversed(cuts.items()):
             await super().copy_snapshots({volume: snapshot})
+            await asyncio.sleep(1)  # on a busy machine, too, some writes come in between
 
 
 class GroupLeavesSnapshots(FullDriver):

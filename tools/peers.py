@@ -472,7 +472,8 @@ def _install(place: Path, peer: Peer) -> None:
     """Install a Python program in its own environment, and remove the rest of an earlier attempt."""
     shutil.rmtree(place, ignore_errors=True)
     lock = str(Path(__file__).with_name(peer.lock))
-    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", lock]
+    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--require-hashes", "--no-deps", "-r", lock]
     for command in ([sys.executable, "-m", "venv", str(place)], [str(place / "bin" / "python"), *pip]):
         done = subprocess.run(["nice", *command], capture_output=True, text=True, timeout=PATIENCE)
         if done.returncode:

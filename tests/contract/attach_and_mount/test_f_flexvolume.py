@@ -173,7 +173,11 @@ async def test_full_attach_driver_order_and_exact_arguments_on_the_node() -> Non
         await wait_until_unused(here)
         assert script.calls == [["unmount", pod_path(here, pod)], ["unmountdevice", device_path(here)]]
         assert not path_exists(device_path(here))
-        assert not path_exists(here.paths.real(here.paths.pod(pod.uid)))
+
+        async def has_no_directory() -> bool:
+            return not path_exists(here.paths.real(here.paths.pod(pod.uid)))
+
+        await until(has_no_directory)  # it is removed after the pod's object
 
 
 async def test_every_call_is_in_the_trace_of_its_pod() -> None:

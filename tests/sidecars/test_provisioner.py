@@ -505,6 +505,34 @@ async def test_a_request_that_the_binder_leaves_is_removed_when_the_claim_is_bou
 
 
 @pytest.mark.virtual
+async def test_a_deleted_claim_gets_no_second_volume_while_its_cache_is_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = scripted.driver()
+    async with world() as w:
+        await w.client.create(storage_class())
+        role = w.role("csi-provisioner")
+        async with provisioner_of(w, driver, role):
+            made = await claim(w)
+            await asyncio.sleep(0.1)
+            late: list[Any] = []
+            claims = role.cache(PersistentVolumeClaim)
+            apply = claims._apply
+            monkeypatch.setattr(claims, "_apply", late.append)
+            removal = {"metadata": {"finalizers": None, "annotations": {PROVISIONING_INTENT_FINALIZER: None}}}
+            await w.client.patch(PersistentVolumeClaim, "data", "default", merge=removal)  # by the binder
+            await w.client.delete(PersistentVolumeClaim, "data", "default")
+            await release(w, f"pvc-{made.uid}")
+            await asyncio.sleep(BIND_GRACE + 1)
+            assert await volumes(w) == []
+            assert [name for name, _ in driver.calls].count("CreateVolume") == 1
+            for batch in late:
+                apply(batch)
+            await asyncio.sleep(60)
+            assert [name for name, _ in driver.calls].count("CreateVolume") == 1
+
+
+@pytest.mark.virtual
 async def test_no_room_on_the_selected_node_gives_the_node_back() -> None:
     driver = scripted.driver("attach", "topology")
     driver.script("CreateVolume", Fail(Code.RESOURCE_EXHAUSTED, "full"))

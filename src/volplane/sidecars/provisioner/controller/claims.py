@@ -24,11 +24,11 @@ from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.csi import convert
 from volplane.csi.outcome import CallError, ProvisioningOutcome, classify_provisioning
-from volplane.loops.controller import Controller, Outcome, Replan, RetryableError
+from volplane.loops.controller import Controller, Outcome, Replan, RetryableError, Stop
 from volplane.loops.events import EventRecorder
 from volplane.rules import binding, classes
 from volplane.rules.provisioning_intent import has_intent
-from volplane.rules.steps import TICK, CommonStep, Requeue
+from volplane.rules.steps import TICK, CommonStep
 from volplane.rules.waits import Wait, WaitData, WaitReason
 from volplane.sidecars.base import DriverClient
 from volplane.sidecars.provisioner import plan as plans
@@ -91,7 +91,10 @@ class SaveVolume(Struct, frozen=True):
 
 
 class ForgetVolume(Struct, frozen=True):
-    """The PersistentVolume was deleted again, for example unused: remove the request."""
+    """The PersistentVolume was deleted again: remove the request, and plan for the claim as it is now.
+
+    The claim may be deleted, too, and its cache behind: the request in it would create another volume.
+    """
 
 
 class ReadLive(Struct, frozen=True):
@@ -288,7 +291,6 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             yield ReadLive()
         elif view.outdated:
             yield ForgetVolume()
-            yield Requeue(view.key)
         else:
             yield from plans.plan(view.claim, view.inputs, view.provision_request, self.driver_info)
 
@@ -322,7 +324,10 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
                 return Replan(structs.replace(view, abandoned=(), inputs=inputs, is_read=True))
             case ForgetVolume():
                 self.memory.binding.pop(claim.uid, None)
-                await self._remove_intent(claim)
+                current = await self._remove_intent(claim)
+                if current is None:
+                    return Stop()
+                return Replan(structs.replace(view, claim=current, provision_request=None, outdated=False))
             case CreateVolume(provision_request):
                 await self._create(claim, provision_request)
             case RemoveIntent():
@@ -426,8 +431,8 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         }
         try:
             with trace.span(COMPONENT, "write order", f"pvc/{claim.key}"):
-                there = await self._patch_claim(claim, patch)
-            if not there:
+                patched = await self._patch_claim(claim, patch)
+            if patched is None:
                 raise RetryableError(f"claim {claim.key} was deleted")
         except Forbidden as error:
             # RBAC rules written for upstream do not allow the patch: go on without it, as upstream does.
@@ -529,9 +534,12 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             self.queue.later(key, Wait(WaitReason.BINDING_BEFORE_CLEANUP, seconds=until - clock.now()))
         self.memory.resting.clear()
 
-    async def _remove_intent(self, claim: PersistentVolumeClaim) -> None:
+    async def _remove_intent(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim | None:
+        """Returns the claim as it is now; None if it is gone or replaced."""
         if claim.uid in self.memory.unnoted:
-            return self.memory.unnoted.discard(claim.uid)
+            self.memory.unnoted.discard(claim.uid)
+            current = await self.client.find(PersistentVolumeClaim, claim.name, claim.namespace)
+            return current if current is not None and current.uid == claim.uid else None
         patch = {
             "metadata": {
                 "$deleteFromPrimitiveList/finalizers": [PROVISIONING_INTENT_FINALIZER],
@@ -539,12 +547,14 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             }
         }
         with trace.span(COMPONENT, "remove order", f"pvc/{claim.key}"):
-            await self._patch_claim(claim, patch)
+            return await self._patch_claim(claim, patch)
 
-    async def _patch_claim(self, claim: PersistentVolumeClaim, patch: Any, revision: str = "") -> bool:
-        """Whether the claim was patched; False if it is gone or replaced."""
+    async def _patch_claim(
+        self, claim: PersistentVolumeClaim, patch: Any, revision: str = ""
+    ) -> PersistentVolumeClaim | None:
+        """Returns the patched claim; None if it is gone or replaced."""
         try:
-            patched = await self.client.patch(
+            return await self.client.patch(
                 PersistentVolumeClaim,
                 claim.name,
                 claim.namespace,
@@ -556,8 +566,7 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         except Conflict:
             if revision:
                 raise
-            return False
-        return patched is not None
+            return None
 
     def _record_failure(self, claim: PersistentVolumeClaim, storage_class: str, why: str) -> None:
         text = f'failed to provision volume with StorageClass "{storage_class}": {why}'

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from tests.bench import claims
 from tests.bench.cluster_process import ClusterProcess
 from tests.bench.report import Figure
-from tests.contract.provisioning.stage import stage
+from tests.contract.provisioning.claims_env import claims_env
 from tests.loops.inprocess import world
 from tests.support import scripted
 from tests.support.scripted import Delay
@@ -58,7 +58,7 @@ async def alone(count: int) -> list[Figure]:
     type(driver).create_volume = lambda self, request: create_timed(request)
     logging.disable(logging.WARNING)  # the recorder drops events beyond its limit, and warns
     memory.tune_garbage_collector()
-    async with stage(driver, on=world, binder={"sync_period": ROUNDS}) as s:
+    async with claims_env(driver, on=world, binder={"sync_period": ROUNDS}) as s:
         await s.storage_class()
         pending = {f"burst-{i}" for i in range(count)}
         done = asyncio.Event()

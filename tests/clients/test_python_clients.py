@@ -68,7 +68,7 @@ def namespace(up: Up, request: pytest.FixtureRequest) -> Iterator[str]:
     """One namespace per scenario."""
     name = request.node.name.removeprefix("test_").replace("_", "-")[:60].rstrip("-")
     up.kubectl("create", "namespace", name)
-    # It is made after the namespace; a story that watches must not see it come.
+    # It is made after the namespace; a test that watches must not see it appear.
     wait_until("its root certificate", lambda: up.items("configmap", "-n", name))
     yield name
     up.kubectl("delete", "namespace", name, "--wait=false")

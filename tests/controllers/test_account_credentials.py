@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.apiserver.conftest import Api, served
-from tests.support.workload_story import MANAGER_FLAGS, WorkloadStory
+from tests.support.workload_lifecycle import MANAGER_FLAGS, WorkloadLifecycle
 from volplane.client import kubeconfig
 
 __all__ = ["served"]
@@ -41,7 +41,7 @@ async def test_every_controller_does_its_work_with_the_role_of_its_account(
             process = subprocess.Popen([*command, root_ca, *MANAGER_FLAGS], stdout=output, stderr=output)  # noqa: ASYNC220
         admin = kubeconfig.load(api.server.kubeconfig)
         try:
-            await WorkloadStory(admin).play()
+            await WorkloadLifecycle(admin).play()
             assert process.poll() is None
         except BaseException:
             print(log.read_text()[-4000:])

@@ -24,7 +24,7 @@ from tests.dashboard.test_ui_anywhere import read, running_ui
 from tests.deploy.test_deploy_files import CHART, containers, expanded
 from tests.support import peers, role_processes
 from tests.support.kube_apiserver import KubeApiServer, kube_apiserver
-from tests.support.workload_story import MANAGER_FLAGS, WorkloadStory
+from tests.support.workload_lifecycle import MANAGER_FLAGS, WorkloadLifecycle
 from tools import deploy
 from volplane.client import kubeconfig
 from volplane.cloud import CloudInstance, CloudOptions, serve_endpoint
@@ -264,7 +264,7 @@ async def test_a_volume_goes_its_whole_way_on_a_real_api_server(real: KubeApiSer
     def apply(text: str) -> None:
         real.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
 
-    def story(programs: Programs) -> None:
+    def run_lifecycle(programs: Programs) -> None:
         def until(what: str, kind: str, name: str, path: str, wanted: str) -> None:
             wait_for(what, programs, lambda: field(kind, name, path), wanted)
 
@@ -300,7 +300,7 @@ async def test_a_volume_goes_its_whole_way_on_a_real_api_server(real: KubeApiSer
         wait_for("everything is gone", programs, left, "")
 
     async with everything(real, tmp_path) as programs:
-        await asyncio.to_thread(story, programs)
+        await asyncio.to_thread(run_lifecycle, programs)
         await asyncio.to_thread(programs.check)
     for name in programs.running:
         text = programs.log(name).read_text().lower()
@@ -313,7 +313,7 @@ async def test_a_volume_goes_its_whole_way_on_a_real_api_server(real: KubeApiSer
 @pytest.mark.peer("kube-apiserver")
 @pytest.mark.peer("etcd")
 async def test_every_controller_works_with_upstreams_roles(tmp_path: Path) -> None:
-    with kube_apiserver(tmp_path) as real:  # of its own: the story counts nodes and refusals
+    with kube_apiserver(tmp_path) as real:  # of its own: the test counts nodes and refusals
         await _play_with_controllers(real, tmp_path)
 
 
@@ -323,7 +323,7 @@ async def _play_with_controllers(real: KubeApiServer, directory: Path) -> None:
     words = ["controller-manager", *MANAGER_FLAGS, f"--root-ca-file={real.authority}"]
     try:
         programs.start("manager", words, real.config("manager", real.manager_token))
-        await WorkloadStory(admin).play()
+        await WorkloadLifecycle(admin).play()
         programs.check()
     finally:
         await admin.close()

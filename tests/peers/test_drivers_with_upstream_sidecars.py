@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.peers import stage as stages
-from tests.peers import stories
-from tests.peers.stage import BUILT_IN, Stage
+from tests.peers import lifecycle, peer_cluster
+from tests.peers.peer_cluster import BUILT_IN, PeerCluster
 from tests.support import in_tree
 from volplane.api import quantity
 
@@ -23,53 +22,53 @@ SHARES = "efs-controller"
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with stages.staged(*stages.without_snapshot_controller(), nodes=2) as stage:
+def cluster() -> Iterator[PeerCluster]:
+    with peer_cluster.run_peer_cluster(*peer_cluster.without_snapshot_controller(), nodes=2) as cluster:
         for driver, directory in (("ebs", DISKS), ("efs", SHARES)):
-            serve_controller(stage, driver, directory)
-        stage.roles("csi-provisioner", "rbac.yaml")
-        stage.roles("csi-resizer", "rbac.yaml")
-        stage.roles("csi-snapshotter", "rbac-csi-snapshotter.yaml")
-        stage.roles("snapshot-controller", "rbac-snapshot-controller.yaml")
+            serve_controller(cluster, driver, directory)
+        cluster.roles("csi-provisioner", "rbac.yaml")
+        cluster.roles("csi-resizer", "rbac.yaml")
+        cluster.roles("csi-snapshotter", "rbac-csi-snapshotter.yaml")
+        cluster.roles("snapshot-controller", "rbac-snapshot-controller.yaml")
         flags = ("--default-fstype=ext4", "--enable-capacity", "--capacity-ownerref-level=0")
-        stage.sidecar("csi-provisioner", DISKS, *flags, account="csi-provisioner")
-        stage.sidecar("csi-provisioner", SHARES, account="csi-provisioner", name="efs-provisioner")
-        stage.attacher(DISKS)
-        stage.sidecar("csi-resizer", DISKS, account="csi-resizer")
-        stage.sidecar("csi-snapshotter", DISKS, account="csi-snapshotter")
-        stage.snapshot_controller()
-        stage.apply(
-            stages.storage_class(
+        cluster.sidecar("csi-provisioner", DISKS, *flags, account="csi-provisioner")
+        cluster.sidecar("csi-provisioner", SHARES, account="csi-provisioner", name="efs-provisioner")
+        cluster.attacher(DISKS)
+        cluster.sidecar("csi-resizer", DISKS, account="csi-resizer")
+        cluster.sidecar("csi-snapshotter", DISKS, account="csi-snapshotter")
+        cluster.snapshot_controller()
+        cluster.apply(
+            peer_cluster.storage_class(
                 "ebs", EBS, volumeBindingMode="WaitForFirstConsumer", allowVolumeExpansion=True
             ),
-            stages.storage_class("at-once", EBS),
+            peer_cluster.storage_class("at-once", EBS),
             # Mounted, ext4 grows only for a process with CAP_SYS_RESOURCE; xfs for every root.
-            stages.storage_class(
+            peer_cluster.storage_class(
                 "xfs", EBS, allowVolumeExpansion=True, parameters={"csi.storage.k8s.io/fstype": "xfs"}
             ),
-            stages.snapshot_class("ebs", EBS),
+            peer_cluster.snapshot_class("ebs", EBS),
             in_tree.storage_class("in-tree"),
         )
-        yield stage
+        yield cluster
 
 
-def serve_controller(stage: Stage, driver: str, directory: str) -> None:
+def serve_controller(cluster: PeerCluster, driver: str, directory: str) -> None:
     """The driver's controller service by itself: its deployment would bring our sidecars."""
     name = f"{driver}-csi-controller"
-    stage.delete("deployment", name, "-n", "kube-system")
-    stage.gone("pods", "-n", "kube-system", "-l", f"app={name}")
+    cluster.delete("deployment", name, "-n", "kube-system")
+    cluster.gone("pods", "-n", "kube-system", "-l", f"app={name}")
     flags = ["controller", "--endpoint=unix:///csi/csi.sock"]
-    plugin = stages.container(f"{BUILT_IN}{driver}-plugin", flags, mounts={"/csi": "socket"})
-    stage.account(directory, f"volplane:use-{driver}-images")
-    stage.run(directory, [plugin], {"socket": stages.plugin_directory(directory)}, account=directory)
+    plugin = peer_cluster.container(f"{BUILT_IN}{driver}-plugin", flags, mounts={"/csi": "socket"})
+    cluster.account(directory, f"volplane:use-{driver}-images")
+    cluster.run(directory, [plugin], {"socket": peer_cluster.plugin_directory(directory)}, account=directory)
 
 
-def test_a_disk_is_made_and_removed(stage: Stage) -> None:
-    stories.provision(stage, "at-once", EBS)
+def test_a_disk_is_made_and_removed(cluster: PeerCluster) -> None:
+    lifecycle.provision(cluster, "at-once", EBS)
 
 
-def test_the_space_that_is_left_is_published(stage: Stage) -> None:
-    found = stage.wait("it is told for the class", lambda: _capacities(stage, "ebs"))
+def test_the_space_that_is_left_is_published(cluster: PeerCluster) -> None:
+    found = cluster.wait("it is told for the class", lambda: _capacities(cluster, "ebs"))
     for capacity in found:
         assert quantity.value(capacity["capacity"]) > 0
         zone = capacity["nodeTopology"]["matchLabels"]["topology.ebs.csi.aws.com/zone"]
@@ -77,70 +76,72 @@ def test_the_space_that_is_left_is_published(stage: Stage) -> None:
         assert [owner["name"] for owner in capacity["metadata"]["ownerReferences"]] == ["csi-provisioner"]
 
 
-def _capacities(stage: Stage, kind: str) -> list[Any]:
-    return [c for c in stage.up.items("csistoragecapacities") if c["storageClassName"] == kind]
+def _capacities(cluster: PeerCluster, kind: str) -> list[Any]:
+    return [c for c in cluster.up.items("csistoragecapacities") if c["storageClassName"] == kind]
 
 
-def test_a_disk_moves_to_another_node(stage: Stage) -> None:
-    stories.mount(stage, "ebs", node="worker-2")
+def test_a_disk_moves_to_another_node(cluster: PeerCluster) -> None:
+    lifecycle.mount(cluster, "ebs", node="worker-2")
 
 
 @pytest.mark.peer("csi-attacher")
-def test_the_attacher_attaches_and_detaches(stage: Stage) -> None:
-    stories.attach(stage, "ebs", EBS, "external-attacher/ebs-csi-aws-com")
+def test_the_attacher_attaches_and_detaches(cluster: PeerCluster) -> None:
+    lifecycle.attach(cluster, "ebs", EBS, "external-attacher/ebs-csi-aws-com")
 
 
-def test_a_disk_in_use_grows(stage: Stage) -> None:
-    stories.grow(stage, "xfs")
+def test_a_disk_in_use_grows(cluster: PeerCluster) -> None:
+    lifecycle.grow(cluster, "xfs")
 
 
-def test_a_claim_of_an_in_tree_class_gets_the_volume_that_our_provisioner_would_make(stage: Stage) -> None:
-    stage.claim("translated", "in-tree", "4Gi")
-    stage.pod("in-tree-writer", stories.WRITE, {stories.DATA: "translated"})
-    in_tree.check_claim(stage.up.get("pvc", "translated"))
-    name = stage.bound("translated")["metadata"]["name"]
-    stage.wait("it is marked", lambda: "migrated-to" in str(stage.up.get("pv", name)["metadata"]))
-    disk = in_tree.check_volume(stage.up.get("pv", name))
+def test_a_claim_of_an_in_tree_class_gets_the_volume_of_our_provisioner(
+    cluster: PeerCluster,
+) -> None:
+    cluster.claim("translated", "in-tree", "4Gi")
+    cluster.pod("in-tree-writer", lifecycle.WRITE, {lifecycle.DATA: "translated"})
+    in_tree.check_claim(cluster.up.get("pvc", "translated"))
+    name = cluster.bound("translated")["metadata"]["name"]
+    cluster.wait("it is marked", lambda: "migrated-to" in str(cluster.up.get("pv", name)["metadata"]))
+    disk = in_tree.check_volume(cluster.up.get("pv", name))
     more = '{"spec":{"resources":{"requests":{"storage":"6Gi"}}}}'
-    stage.up.kubectl("patch", "pvc", "translated", "--type=merge", "-p", more)
-    stage.wait(
+    cluster.up.kubectl("patch", "pvc", "translated", "--type=merge", "-p", more)
+    cluster.wait(
         "the claim has grown",
-        lambda: stage.up.get("pvc", "translated")["status"]["capacity"]["storage"] == "6Gi",
+        lambda: cluster.up.get("pvc", "translated")["status"]["capacity"]["storage"] == "6Gi",
     )
-    stage.delete("pod", "in-tree-writer")
-    stage.pod("in-tree-reader", stories.READ, {stories.DATA: "translated"}, node="worker-2")
-    stories.remove(stage, "in-tree-reader", "translated")
-    stage.gone("pv", name)
-    assert disk not in str(stage.up.aws("describe-volumes"))
+    cluster.delete("pod", "in-tree-writer")
+    cluster.pod("in-tree-reader", lifecycle.READ, {lifecycle.DATA: "translated"}, node="worker-2")
+    lifecycle.remove(cluster, "in-tree-reader", "translated")
+    cluster.gone("pv", name)
+    assert disk not in str(cluster.up.aws("describe-volumes"))
 
 
-def test_a_snapshot_becomes_ready_and_is_restored(stage: Stage) -> None:
-    stories.restore(stage, "ebs")
+def test_a_snapshot_becomes_ready_and_is_restored(cluster: PeerCluster) -> None:
+    lifecycle.restore(cluster, "ebs")
 
 
-def test_a_disk_is_cloned(stage: Stage) -> None:
-    stories.clone(stage, "ebs")
+def test_a_disk_is_cloned(cluster: PeerCluster) -> None:
+    lifecycle.clone(cluster, "ebs")
 
 
-def test_a_raw_device_is_given_to_a_pod(stage: Stage) -> None:
-    stories.block(stage, "ebs")
+def test_a_raw_device_is_given_to_a_pod(cluster: PeerCluster) -> None:
+    lifecycle.block(cluster, "ebs")
 
 
-def test_two_nodes_share_a_directory(stage: Stage) -> None:
-    stage.claim("shared", "efs", accessModes=["ReadWriteMany"])
-    stage.pod("share-writer", stories.WRITE, {stories.DATA: "shared"}, node="worker-1")
-    stage.pod("share-reader", stories.READ, {stories.DATA: "shared"}, node="worker-2")
-    volume = stage.bound("shared")
+def test_two_nodes_share_a_directory(cluster: PeerCluster) -> None:
+    cluster.claim("shared", "efs", accessModes=["ReadWriteMany"])
+    cluster.pod("share-writer", lifecycle.WRITE, {lifecycle.DATA: "shared"}, node="worker-1")
+    cluster.pod("share-reader", lifecycle.READ, {lifecycle.DATA: "shared"}, node="worker-2")
+    volume = cluster.bound("shared")
     assert volume["spec"]["csi"]["driver"] == "efs.csi.aws.com"
-    assert stories.attachments(stage, volume["metadata"]["name"]) == []  # shares are not attached
-    stories.remove(stage, "share-writer", "")
-    stories.remove(stage, "share-reader", "shared")
-    stage.gone("pv", volume["metadata"]["name"])
+    assert lifecycle.attachments(cluster, volume["metadata"]["name"]) == []  # shares are not attached
+    lifecycle.remove(cluster, "share-writer", "")
+    lifecycle.remove(cluster, "share-reader", "shared")
+    cluster.gone("pv", volume["metadata"]["name"])
 
 
-def test_nothing_is_left_and_nobody_was_refused_anything(stage: Stage) -> None:
-    stage.clean_up()
-    assert stage.up.aws("describe-volumes")["Volumes"] == []
-    assert stage.up.aws("describe-snapshots", "--owner-ids", "self")["Snapshots"] == []
-    assert stories.refusals(stage) == []
-    assert stage.restarted() == []
+def test_nothing_is_left_and_nobody_was_refused_anything(cluster: PeerCluster) -> None:
+    cluster.clean_up()
+    assert cluster.up.aws("describe-volumes")["Volumes"] == []
+    assert cluster.up.aws("describe-snapshots", "--owner-ids", "self")["Snapshots"] == []
+    assert lifecycle.refusals(cluster) == []
+    assert cluster.restarted() == []

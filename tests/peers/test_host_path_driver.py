@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.peers import stage as stages
-from tests.peers import stories
-from tests.peers.stage import HOSTPATH, Stage
+from tests.peers import lifecycle, peer_cluster
+from tests.peers.peer_cluster import HOSTPATH, PeerCluster
 
 OTHER = "worker-2"
 SHARED = "shared.hostpath.csi.example"
@@ -23,65 +22,65 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("kubectl", "h
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with stages.staged(nodes=2) as stage:
-        stage.hostpath()
-        stage.account("our-provisioner", "volplane:external-provisioner")
-        stage.account("our-attacher", "volplane:external-attacher")
-        stage.account("our-resizer", "volplane:external-resizer")
-        stage.account("our-snapshotter", "volplane:external-snapshotter")
-        stage.ours("provisioner", HOSTPATH, account="our-provisioner")
-        stage.ours("attacher", HOSTPATH, account="our-attacher")
-        stage.ours("resizer", HOSTPATH, account="our-resizer")
-        stage.ours("snapshotter", HOSTPATH, account="our-snapshotter")
-        stage.apply(
-            stages.storage_class("hostpath", HOSTPATH, allowVolumeExpansion=True),
-            stages.storage_class("late", HOSTPATH, volumeBindingMode="WaitForFirstConsumer"),
-            stages.snapshot_class("hostpath", HOSTPATH),
+def cluster() -> Iterator[PeerCluster]:
+    with peer_cluster.run_peer_cluster(nodes=2) as cluster:
+        cluster.hostpath()
+        cluster.account("our-provisioner", "volplane:external-provisioner")
+        cluster.account("our-attacher", "volplane:external-attacher")
+        cluster.account("our-resizer", "volplane:external-resizer")
+        cluster.account("our-snapshotter", "volplane:external-snapshotter")
+        cluster.ours("provisioner", HOSTPATH, account="our-provisioner")
+        cluster.ours("attacher", HOSTPATH, account="our-attacher")
+        cluster.ours("resizer", HOSTPATH, account="our-resizer")
+        cluster.ours("snapshotter", HOSTPATH, account="our-snapshotter")
+        cluster.apply(
+            peer_cluster.storage_class("hostpath", HOSTPATH, allowVolumeExpansion=True),
+            peer_cluster.storage_class("late", HOSTPATH, volumeBindingMode="WaitForFirstConsumer"),
+            peer_cluster.snapshot_class("hostpath", HOSTPATH),
         )
-        yield stage
+        yield cluster
 
 
-def test_a_volume_is_made_and_removed(stage: Stage) -> None:
-    stories.provision(stage, "hostpath", HOSTPATH)
+def test_a_volume_is_made_and_removed(cluster: PeerCluster) -> None:
+    lifecycle.provision(cluster, "hostpath", HOSTPATH)
 
 
-def test_a_volume_is_made_where_its_pod_is_to_run(stage: Stage) -> None:
-    stage.claim("late", "late")
-    stage.pod("user", stories.WRITE, {stories.DATA: "late"})
-    terms = stage.bound("late")["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+def test_a_volume_is_made_where_its_pod_is_to_run(cluster: PeerCluster) -> None:
+    cluster.claim("late", "late")
+    cluster.pod("user", lifecycle.WRITE, {lifecycle.DATA: "late"})
+    terms = cluster.bound("late")["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert [e["key"] for t in terms for e in t["matchExpressions"]] == ["topology.hostpath.csi/node"]
-    stories.remove(stage, "user", "late")
+    lifecycle.remove(cluster, "user", "late")
 
 
-def test_a_volume_is_attached_mounted_and_detached(stage: Stage) -> None:
-    stories.mount(stage, "hostpath")
-    stories.attach(stage, "hostpath", HOSTPATH, "external-attacher/hostpath-csi-k8s-io")
+def test_a_volume_is_attached_mounted_and_detached(cluster: PeerCluster) -> None:
+    lifecycle.mount(cluster, "hostpath")
+    lifecycle.attach(cluster, "hostpath", HOSTPATH, "external-attacher/hostpath-csi-k8s-io")
 
 
-def test_two_pods_share_a_volume(stage: Stage) -> None:
-    stage.claim("shared", "hostpath")
-    stage.pod("writer", stories.WRITE, {stories.DATA: "shared"})
-    stage.pod("reader", stories.READ, {stories.DATA: "shared"})
-    stories.remove(stage, "reader", "")
-    stories.remove(stage, "writer", "shared")
+def test_two_pods_share_a_volume(cluster: PeerCluster) -> None:
+    cluster.claim("shared", "hostpath")
+    cluster.pod("writer", lifecycle.WRITE, {lifecycle.DATA: "shared"})
+    cluster.pod("reader", lifecycle.READ, {lifecycle.DATA: "shared"})
+    lifecycle.remove(cluster, "reader", "")
+    lifecycle.remove(cluster, "writer", "shared")
 
 
-def test_an_inline_volume_lives_with_its_pod(stage: Stage) -> None:
-    stage.pod("inline", stories.WRITE, {}, **inline())
-    stage.up.kubectl("exec", "inline", "-c", "stay", "--", "sh", "-ec", stories.READ)
-    data = stage.up.directory / "n" / "1" / "csi-hostpath-data"
-    stage.wait("its directory is there", lambda: list(data.glob("csi-*")))
-    stories.remove(stage, "inline", "")
-    stage.wait("its directory is gone", lambda: not list(data.glob("csi-*")))
+def test_an_inline_volume_lives_with_its_pod(cluster: PeerCluster) -> None:
+    cluster.pod("inline", lifecycle.WRITE, {}, **inline())
+    cluster.up.kubectl("exec", "inline", "-c", "stay", "--", "sh", "-ec", lifecycle.READ)
+    data = cluster.up.directory / "n" / "1" / "csi-hostpath-data"
+    cluster.wait("its directory is there", lambda: list(data.glob("csi-*")))
+    lifecycle.remove(cluster, "inline", "")
+    cluster.wait("its directory is gone", lambda: not list(data.glob("csi-*")))
 
 
 def inline() -> dict[str, Any]:
-    mounts = [{"name": "inline", "mountPath": stories.DATA}]
+    mounts = [{"name": "inline", "mountPath": lifecycle.DATA}]
     work = {
         "name": "work",
         "image": "busybox",
-        "command": ["sh", "-ec", stories.WRITE],
+        "command": ["sh", "-ec", lifecycle.WRITE],
         "volumeMounts": mounts,
     }
     stay = {"name": "stay", "image": "busybox", "command": ["sleep", "infinity"], "volumeMounts": mounts}
@@ -92,41 +91,43 @@ def inline() -> dict[str, Any]:
     }
 
 
-def test_a_claim_in_use_grows(stage: Stage) -> None:
-    stories.grow(stage, "hostpath")
+def test_a_claim_in_use_grows(cluster: PeerCluster) -> None:
+    lifecycle.grow(cluster, "hostpath")
 
 
-def test_a_snapshot_becomes_ready_and_is_restored(stage: Stage) -> None:
-    stories.restore(stage, "hostpath")
+def test_a_snapshot_becomes_ready_and_is_restored(cluster: PeerCluster) -> None:
+    lifecycle.restore(cluster, "hostpath")
 
 
-def test_a_claim_is_cloned(stage: Stage) -> None:
-    stories.clone(stage, "hostpath")
+def test_a_claim_is_cloned(cluster: PeerCluster) -> None:
+    lifecycle.clone(cluster, "hostpath")
 
 
-def test_a_raw_device_is_given_to_a_pod(stage: Stage) -> None:
-    stories.block(stage, "hostpath")
+def test_a_raw_device_is_given_to_a_pod(cluster: PeerCluster) -> None:
+    lifecycle.block(cluster, "hostpath")
 
 
-def test_a_shared_volume_is_mounted_on_two_nodes(stage: Stage, tmp_path: Path) -> None:
+def test_a_shared_volume_is_mounted_on_two_nodes(cluster: PeerCluster, tmp_path: Path) -> None:
     """The driver learns of its volumes from its directory when it starts, and then keeps to itself: so that
     two of them know one volume, the second starts when the volume is there.
     """
     flags, both = ("--enable-topology=false",), str(tmp_path)
-    stage.hostpath(*flags, driver=SHARED, data=both, attach=False)
-    stage.ours("provisioner", SHARED, account="our-provisioner")
-    stage.apply(stages.storage_class("shared", SHARED))
-    stage.claim("shared", "shared", accessModes=["ReadWriteMany"])
-    stage.bound("shared")
-    stage.hostpath(*flags, driver=SHARED, node=OTHER, data=both, attach=False)
-    stage.pod("here", stories.WRITE, {stories.DATA: "shared"})
-    stage.pod("there", stories.READ + "; echo again > /data/answer", {stories.DATA: "shared"}, node=OTHER)
-    answer = stage.up.kubectl("exec", "here", "-c", "stay", "--", "cat", "/data/answer")
+    cluster.hostpath(*flags, driver=SHARED, data=both, attach=False)
+    cluster.ours("provisioner", SHARED, account="our-provisioner")
+    cluster.apply(peer_cluster.storage_class("shared", SHARED))
+    cluster.claim("shared", "shared", accessModes=["ReadWriteMany"])
+    cluster.bound("shared")
+    cluster.hostpath(*flags, driver=SHARED, node=OTHER, data=both, attach=False)
+    cluster.pod("here", lifecycle.WRITE, {lifecycle.DATA: "shared"})
+    cluster.pod(
+        "there", lifecycle.READ + "; echo again > /data/answer", {lifecycle.DATA: "shared"}, node=OTHER
+    )
+    answer = cluster.up.kubectl("exec", "here", "-c", "stay", "--", "cat", "/data/answer")
     assert answer.strip() == "again"
-    stories.remove(stage, "there", "")
-    stories.remove(stage, "here", "shared")
+    lifecycle.remove(cluster, "there", "")
+    lifecycle.remove(cluster, "here", "shared")
 
 
-def test_nobody_was_refused_anything_or_had_to_be_restarted(stage: Stage) -> None:
-    assert stage.restarted() == []
-    assert stories.refusals(stage) == []
+def test_nobody_was_refused_anything_or_had_to_be_restarted(cluster: PeerCluster) -> None:
+    assert cluster.restarted() == []
+    assert lifecycle.refusals(cluster) == []

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.provisioning.stage import claim, pod, storage_class, volume
+from tests.contract.provisioning.claims_env import claim, pod, storage_class, volume
 from tests.controllers.objects import account
 from tests.loops.inprocess import InProcessEnv, world
 from tests.properties.crashing_role import CrashingCaller, CrashingTransport, RoleLife

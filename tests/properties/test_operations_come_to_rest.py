@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.provisioning import snapping
-from tests.contract.provisioning.scene import GI, Stage, sizes, virtual
+from tests.contract.provisioning.operations_env import GI, OperationsEnv, sizes, virtual
 from tests.support.scripted import Fail, Lose
 from volplane.api.core import PersistentVolumeClaim
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
@@ -93,27 +93,27 @@ def test_growth_comes_to_rest_at_what_was_asked_for_or_could_not_be_taken_back(s
 
 
 async def grow(script: list[Any]) -> None:
-    async with virtual("expand") as stage:
-        await stage.bound()
-        _watch_targets(stage)
-        role = Role(lambda: stage.sidecar(resizer.run, resizer.ResizerOptions()))
+    async with virtual("expand") as env:
+        await env.bound()
+        _watch_targets(env)
+        role = Role(lambda: env.sidecar(resizer.run, resizer.ResizerOptions()))
         async with snapshot_setup(role):
             for what, value in script:
-                if what == "ask" and value * GI > resizing.actual_size(await stage.claim()):
-                    await stage.ask(size=f"{value}Gi")
+                if what == "ask" and value * GI > resizing.actual_size(await env.claim()):
+                    await env.ask(size=f"{value}Gi")
                 elif what == "driver":
-                    stage.driver.script("ControllerExpandVolume", value)
+                    env.driver.script("ControllerExpandVolume", value)
                 elif what == "node":
-                    await node(stage)
+                    await node(env)
                 elif what == "restart":
                     await role.restart()
                 await asyncio.sleep(value if what == "pause" else 0.5)
-            await _rest(stage)
+            await _rest(env)
 
 
-def _watch_targets(stage: Stage) -> None:
+def _watch_targets(env: OperationsEnv) -> None:
     """A size whose outcome is open is the only one that may be asked for next."""
-    driver, open_size = stage.driver, [0]
+    driver, open_size = env.driver, [0]
     expand = driver.controller_expand_volume
 
     async def check_target(request: Any) -> Any:
@@ -130,9 +130,9 @@ def _watch_targets(stage: Stage) -> None:
     driver.controller_expand_volume = check_target
 
 
-async def node(stage: Stage) -> None:
+async def node(env: OperationsEnv) -> None:
     """What a kubelet does when it is its turn."""
-    claim = await stage.claim()
+    claim = await env.claim()
     if resizing.state(claim) not in (ResizeState.NODE_PENDING, ResizeState.NODE_IN_PROGRESS):
         return
     status = {
@@ -140,18 +140,18 @@ async def node(stage: Stage) -> None:
         "conditions": resizing.conditions(claim, drop=resizing.CONDITIONS),
         "allocatedResourceStatuses": {"storage": None},
     }
-    await stage.client.patch(
+    await env.client.patch(
         PersistentVolumeClaim, "data", "default", strategic={"status": status}, subresource="status"
     )
 
 
-async def _rest(stage: Stage) -> None:
+async def _rest(env: OperationsEnv) -> None:
     """The driver is well, the node works; after a while nothing is to do."""
     for _ in range(12):
         await asyncio.sleep(400)
-        await node(stage)
-    claim, volume = await stage.claim(), await stage.volume()
-    (disk,) = stage.driver.volumes.values()
+        await node(env)
+    claim, volume = await env.claim(), await env.volume()
+    (disk,) = env.driver.volumes.values()
     assert resizing.actual_size(claim) >= int(sizes(claim)["request"].removesuffix("Gi")) * GI
     assert sizes(claim)["state"] == ""
     assert not claim.status.conditions
@@ -180,37 +180,37 @@ def test_snapshots_are_ready_or_gone_and_none_is_left_behind(script: list[Any]) 
 
 
 async def snap(script: list[Any]) -> None:
-    async with virtual("snapshots") as stage:
-        await snapping.snapshot_class(stage)
-        await stage.bound()
-        sidecar = Role(lambda: stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()))
-        controller = Role(lambda: stage.controllers(VolumeSnapshots))
+    async with virtual("snapshots") as env:
+        await snapping.snapshot_class(env)
+        await env.bound()
+        sidecar = Role(lambda: env.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()))
+        controller = Role(lambda: env.controllers(VolumeSnapshots))
         async with snapshot_setup(sidecar, controller):
             for what, value in script:
                 match what:
                     case "take":
-                        if await stage.client.find(VolumeSnapshot, value, "default") is None:
-                            await snapping.take(stage, value)
+                        if await env.client.find(VolumeSnapshot, value, "default") is None:
+                            await snapping.take(env, value)
                     case "drop":
-                        await stage.client.delete(VolumeSnapshot, value, "default", missing_ok=True)
+                        await env.client.delete(VolumeSnapshot, value, "default", missing_ok=True)
                     case "sidecar":
                         await sidecar.restart()
                     case "controller":
                         await controller.restart()
                     case "CreateSnapshot" | "DeleteSnapshot":
-                        stage.driver.script(what, value)
+                        env.driver.script(what, value)
                 await asyncio.sleep(value if what == "pause" else 0.2)
             await asyncio.sleep(3600)
-            await wait_until_settled(stage)
+            await wait_until_settled(env)
 
 
-async def wait_until_settled(stage: Stage) -> None:
-    left = await stage.client.list(VolumeSnapshot)
+async def wait_until_settled(env: OperationsEnv) -> None:
+    left = await env.client.list(VolumeSnapshot)
     assert all(snapshots.is_ready(s) and not s.is_deleting for s in left)
-    contents = {c.name: c for c in await stage.client.list(VolumeSnapshotContent)}
+    contents = {c.name: c for c in await env.client.list(VolumeSnapshotContent)}
     assert set(contents) == {snapshots.content_name(s) for s in left}
     handles = {c.status.snapshot_handle for c in contents.values() if c.status is not None}
-    assert handles == {s.snapshot_id for s in stage.driver.snapshots.values()}
+    assert handles == {s.snapshot_id for s in env.driver.snapshots.values()}
     assert not any(snapshots.BEING_CREATED in c.metadata.annotations for c in contents.values())
-    claim = await stage.claim()
+    claim = await env.claim()
     assert snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers

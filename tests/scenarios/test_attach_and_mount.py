@@ -1,6 +1,6 @@
 """What keeps a disk where it is: a foreign mount namespace, a deaf container, a busy mount; who shares it.
 
-In each story a second pod waits on another node for the same disk. It gets it when the first node has really
+In each test a second pod waits on another node for the same disk. It gets it when the first node has really
 let go, with the data, and never a moment earlier.
 """
 

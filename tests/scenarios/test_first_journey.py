@@ -1,4 +1,4 @@
-"""The first story: a claim and a pod as in the article, seen with kubectl and aws, moved to another node."""
+"""A claim and a pod as in the first article, seen with kubectl and aws, moved to another node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node is lost, and what ran there runs elsewhere with its data: an operator's story, with kubectl."""
+"""A node is lost, and what ran there runs elsewhere with its data: as an operator does it, with kubectl."""
 
 from __future__ import annotations
 

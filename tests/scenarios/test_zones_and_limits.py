@@ -75,7 +75,7 @@ apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
   name: {name}
-  labels: {{story: limits}}
+  labels: {{test: limits}}
 spec:
   accessModes: [ReadWriteOnce]
   storageClassName: gp3
@@ -175,4 +175,4 @@ def test_the_29th_volume_waits_for_a_slot(cluster: Up) -> None:
     up.kubectl("delete", "pod", "last", "--timeout=60s")
     up.wait_running("late", PATIENCE)
     up.kubectl("delete", "pod", "most", "late", "--timeout=60s")
-    up.kubectl("delete", "pvc", "-l", "story=limits", "--timeout=60s")
+    up.kubectl("delete", "pvc", "-l", "test=limits", "--timeout=60s")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.provisioning import snapping
-from tests.contract.provisioning.scene import Role, Stage, sizes, virtual
+from tests.contract.provisioning.operations_env import OperationsEnv, Role, sizes, virtual
 from tests.loops.inprocess import running
 from tests.sidecars.stop_points import StoppingCaller, StoppingTransport, StopPoint
 from volplane import sdk
@@ -31,11 +31,11 @@ WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 @asynccontextmanager
 async def run_until_stop(
-    stage: Stage, stop_point: StopPoint, run: Role, settings: Any
+    env: OperationsEnv, stop_point: StopPoint, run: Role, settings: Any
 ) -> AsyncIterator[None]:
     """Run a role that hangs at the stop point and is cancelled after the block."""
-    caller = sdk.Local(stage.driver, component="stopping")
-    client = Client(StoppingTransport(stage.client.transport, stop_point), component="stopping")
+    caller = sdk.Local(env.driver, component="stopping")
+    client = Client(StoppingTransport(env.client.transport, stop_point), component="stopping")
     async with running(run(client, settings, caller=StoppingCaller(caller, stop_point))):
         yield
     await client.close()
@@ -62,11 +62,11 @@ GROWING = [
 
 
 async def test_these_are_the_effects_of_growing() -> None:
-    async with virtual("expand") as stage:
-        await stage.bound()
+    async with virtual("expand") as env:
+        await env.bound()
         stop_point = StopPoint(99, "after")
-        async with run_until_stop(stage, stop_point, resizer.run, resizer.ResizerOptions()):
-            await stage.ask(size="2Gi")
+        async with run_until_stop(env, stop_point, resizer.run, resizer.ResizerOptions()):
+            await env.ask(size="2Gi")
             await asyncio.sleep(5)
         assert stop_point.effects == GROWING
 
@@ -75,20 +75,20 @@ async def test_these_are_the_effects_of_growing() -> None:
 @pytest.mark.parametrize("at", range(1, len(GROWING) + 1))
 @pytest.mark.parametrize("lowered", [False, True])
 async def test_a_stop_while_a_volume_grows_is_made_up_for(at: int, when: str, lowered: bool) -> None:
-    async with virtual("expand") as stage:
-        await stage.bound()
+    async with virtual("expand") as env:
+        await env.bound()
         stop_point = StopPoint(at, when)
-        async with run_until_stop(stage, stop_point, resizer.run, resizer.ResizerOptions()):
-            await stage.ask(size="3Gi")
+        async with run_until_stop(env, stop_point, resizer.run, resizer.ResizerOptions()):
+            await env.ask(size="3Gi")
             await wait_for_stop(stop_point)
         if lowered:
-            await stage.ask(size="2Gi")
-        async with stage.sidecar(resizer.run, resizer.ResizerOptions()):
-            claim = await stage.until_claim(lambda c: sizes(c)["state"] == "NodeResizePending")
+            await env.ask(size="2Gi")
+        async with env.sidecar(resizer.run, resizer.ResizerOptions()):
+            claim = await env.until_claim(lambda c: sizes(c)["state"] == "NodeResizePending")
         # What was written down is finished, whatever is asked for since; what was not, was never begun.
         wanted = "2Gi" if lowered and (at, when) == (1, "before") else "3Gi"
         assert sizes(claim)["allocated"] == wanted
-        assert (await stage.volume()).spec.capacity["storage"] == wanted
+        assert (await env.volume()).spec.capacity["storage"] == wanted
 
 
 # --- taking a snapshot: mark, call, status, unmark
@@ -102,13 +102,13 @@ TAKING = [
 
 
 async def test_these_are_the_effects_of_taking_a_snapshot() -> None:
-    async with virtual("snapshots") as stage, stage.controllers(VolumeSnapshots):
-        await snapping.snapshot_class(stage)
-        await stage.bound()
+    async with virtual("snapshots") as env, env.controllers(VolumeSnapshots):
+        await snapping.snapshot_class(env)
+        await env.bound()
         stop_point = StopPoint(99, "after")
-        async with run_until_stop(stage, stop_point, snapshotter.run, snapshotter.SnapshotterOptions()):
-            await snapping.take(stage)
-            await snapping.ready(stage)
+        async with run_until_stop(env, stop_point, snapshotter.run, snapshotter.SnapshotterOptions()):
+            await snapping.take(env)
+            await snapping.ready(env)
             await asyncio.sleep(5)
         assert stop_point.effects == TAKING
 
@@ -117,31 +117,31 @@ async def test_these_are_the_effects_of_taking_a_snapshot() -> None:
 @pytest.mark.parametrize("at", range(1, len(TAKING) + 1))
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_stop_while_a_snapshot_is_taken_leaks_nothing(at: int, when: str, deleted: bool) -> None:
-    async with virtual("snapshots") as stage, stage.controllers(VolumeSnapshots):
-        await snapping.snapshot_class(stage)
-        await stage.bound()
+    async with virtual("snapshots") as env, env.controllers(VolumeSnapshots):
+        await snapping.snapshot_class(env)
+        await env.bound()
         stop_point = StopPoint(at, when)
-        async with run_until_stop(stage, stop_point, snapshotter.run, snapshotter.SnapshotterOptions()):
-            made = await snapping.take(stage)
+        async with run_until_stop(env, stop_point, snapshotter.run, snapshotter.SnapshotterOptions()):
+            made = await snapping.take(env)
             await wait_for_stop(stop_point)
         if deleted:
-            await snapping.drop(stage)
-        async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
+            await snapping.drop(env)
+        async with env.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
             if deleted:
-                await wait_until_gone(stage, made)
+                await wait_until_gone(env, made)
             else:
-                await snapping.ready(stage)
-                assert len(stage.driver.snapshots) == 1
+                await snapping.ready(env)
+                assert len(env.driver.snapshots) == 1
                 await asyncio.sleep(5)
-                content = await stage.client.get(VolumeSnapshotContent, snapshots.content_name(made))
+                content = await env.client.get(VolumeSnapshotContent, snapshots.content_name(made))
                 assert snapshots.BEING_CREATED not in content.metadata.annotations
 
 
-async def wait_until_gone(stage: Stage, made: VolumeSnapshot) -> None:
-    await snapping.gone(stage)
-    await stage.gone(VolumeSnapshotContent, snapshots.content_name(made))
-    assert stage.driver.snapshots == {}
-    await stage.until_claim(lambda c: snapshots.CLAIM_AS_SOURCE not in c.metadata.finalizers)
+async def wait_until_gone(env: OperationsEnv, made: VolumeSnapshot) -> None:
+    await snapping.gone(env)
+    await env.gone(VolumeSnapshotContent, snapshots.content_name(made))
+    assert env.driver.snapshots == {}
+    await env.until_claim(lambda c: snapshots.CLAIM_AS_SOURCE not in c.metadata.finalizers)
 
 
 # --- deleting it: call, status, finalizer
@@ -152,36 +152,36 @@ ENDING = ["DeleteSnapshot", "patch VolumeSnapshotContent", "patch VolumeSnapshot
 @WHEN
 @pytest.mark.parametrize("at", range(1, len(ENDING) + 1))
 async def test_a_stop_while_a_snapshot_goes_is_made_up_for(at: int, when: str) -> None:
-    async with virtual("snapshots") as stage, stage.controllers(VolumeSnapshots):
-        await snapping.snapshot_class(stage)
-        await stage.bound()
-        async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
-            made = await snapping.take(stage)
-            await snapping.ready(stage)
+    async with virtual("snapshots") as env, env.controllers(VolumeSnapshots):
+        await snapping.snapshot_class(env)
+        await env.bound()
+        async with env.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
+            made = await snapping.take(env)
+            await snapping.ready(env)
             await asyncio.sleep(1)
         stop_point = StopPoint(at, when)
-        async with run_until_stop(stage, stop_point, snapshotter.run, snapshotter.SnapshotterOptions()):
-            await snapping.drop(stage)
+        async with run_until_stop(env, stop_point, snapshotter.run, snapshotter.SnapshotterOptions()):
+            await snapping.drop(env)
             await wait_for_stop(stop_point)
         assert stop_point.effects == ENDING[:at]
-        async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
-            await wait_until_gone(stage, made)
+        async with env.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
+            await wait_until_gone(env, made)
 
 
 # --- the snapshot controller: finalizer and class, claim held, content, status; then the content's news
 
 
 async def effects_of_controlling() -> list[str]:
-    async with virtual("snapshots") as stage:
-        await snapping.snapshot_class(stage)
-        await stage.bound()
+    async with virtual("snapshots") as env:
+        await snapping.snapshot_class(env)
+        await env.bound()
         stop_point = StopPoint(99, "after")
         async with (
-            run_until_stop(stage, stop_point, controller, role.SnapshotControllerOptions()),
-            stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()),
+            run_until_stop(env, stop_point, controller, role.SnapshotControllerOptions()),
+            env.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()),
         ):
-            await snapping.take(stage)
-            await snapping.ready(stage)
+            await snapping.take(env)
+            await snapping.ready(env)
             await asyncio.sleep(5)
         return stop_point.effects
 
@@ -201,24 +201,24 @@ async def test_these_are_the_effects_of_controlling() -> None:
 @pytest.mark.parametrize("at", range(1, 8))
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_stop_of_the_snapshot_controller_is_made_up_for(at: int, when: str, deleted: bool) -> None:
-    async with virtual("snapshots") as stage:
-        await snapping.snapshot_class(stage)
-        await stage.bound()
-        async with stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
+    async with virtual("snapshots") as env:
+        await snapping.snapshot_class(env)
+        await env.bound()
+        async with env.sidecar(snapshotter.run, snapshotter.SnapshotterOptions()):
             stop_point = StopPoint(at, when)
-            async with run_until_stop(stage, stop_point, controller, role.SnapshotControllerOptions()):
-                made = await snapping.take(stage)
+            async with run_until_stop(env, stop_point, controller, role.SnapshotControllerOptions()):
+                made = await snapping.take(env)
                 await wait_for_stop(stop_point)
             if deleted:
-                await snapping.drop(stage)
-            async with stage.controllers(VolumeSnapshots):
+                await snapping.drop(env)
+            async with env.controllers(VolumeSnapshots):
                 if deleted:
-                    await wait_until_gone(stage, made)
+                    await wait_until_gone(env, made)
                 else:
-                    await snapping.ready(stage)
+                    await snapping.ready(env)
                     await asyncio.sleep(5)
                     held = (snapshots.AS_SOURCE, snapshots.BOUND)
-                    assert (await snapping.get(stage)).metadata.finalizers == held
-                    claim = await stage.claim()
+                    assert (await snapping.get(env)).metadata.finalizers == held
+                    claim = await env.claim()
                     assert snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers
-                    assert len(stage.driver.snapshots) == 1
+                    assert len(env.driver.snapshots) == 1

@@ -368,7 +368,7 @@ def _disk_problems(database: Path, since: int) -> Iterator[str]:
     if len(given) != 1:
         yield f"disks given out: {sorted(given)}"
     if live:
-        yield f"disks left in the ledger: {sorted(live)}"
+        yield f"disks left in the disk service: {sorted(live)}"
 
 
 def _attachment_problems(database: Path, since: int) -> Iterator[str]:

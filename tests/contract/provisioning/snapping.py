@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
-from tests.contract.provisioning.scene import Stage, played
+from tests.contract.provisioning.operations_env import OperationsEnv, operations_env
 from tests.controllers.objects import claim
 from tests.support import scripted
 from tests.support.timing import is_virtual
@@ -25,8 +25,8 @@ Settings = Mapping[str, Any]
 
 @asynccontextmanager
 async def roles(
-    stage: Stage, *, controller: Settings = NONE, sidecar: Settings = NONE
-) -> AsyncIterator[Stage]:
+    env: OperationsEnv, *, controller: Settings = NONE, sidecar: Settings = NONE
+) -> AsyncIterator[OperationsEnv]:
     """The snapshot controller and the snapshotter."""
 
     async def controlling(client: Any, settings: Any, **_: Any) -> None:
@@ -34,29 +34,34 @@ async def roles(
 
     chosen = role.SnapshotControllerOptions(**controller)
     async with (
-        stage.sidecar(controlling, chosen, "snapshot-controller"),
-        stage.sidecar(snapshotter.run, snapshotter.SnapshotterOptions(**sidecar), "csi-snapshotter"),
+        env.sidecar(controlling, chosen, "snapshot-controller"),
+        env.sidecar(snapshotter.run, snapshotter.SnapshotterOptions(**sidecar), "csi-snapshotter"),
     ):
-        yield stage
+        yield env
 
 
 @asynccontextmanager
 async def snapshotting(
     *features: str, policy: str = "Delete", controller: Settings = NONE, sidecar: Settings = NONE
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[OperationsEnv]:
     """Both at work, and the class `snaps`. Where time is real, a retry comes soon."""
     pauses = {} if is_virtual() else QUICK
-    async with played("snapshots", *features) as stage:
-        await snapshot_class(stage, policy=policy)
-        async with roles(stage, controller={**pauses, **controller}, sidecar={**pauses, **sidecar}):
-            yield stage
+    async with operations_env("snapshots", *features) as env:
+        await snapshot_class(env, policy=policy)
+        async with roles(env, controller={**pauses, **controller}, sidecar={**pauses, **sidecar}):
+            yield env
 
 
 async def snapshot_class(
-    stage: Stage, name: str = "snaps", *, policy: str = "Delete", default: bool = False, **parameters: Any
+    env: OperationsEnv,
+    name: str = "snaps",
+    *,
+    policy: str = "Delete",
+    default: bool = False,
+    **parameters: Any,
 ) -> None:
     notes = {snapshots.IS_DEFAULT: "true"} if default else {}
-    await stage.client.create(
+    await env.client.create(
         VolumeSnapshotClass(
             metadata=ObjectMeta(name=name, annotations=notes),
             driver=scripted.NAME,
@@ -67,17 +72,23 @@ async def snapshot_class(
 
 
 async def take(
-    stage: Stage, name: str = "snap", of: str = "data", cls: str | None = "snaps"
+    env: OperationsEnv, name: str = "snap", of: str = "data", cls: str | None = "snaps"
 ) -> VolumeSnapshot:
     spec: dict[str, Any] = {"source": {"persistentVolumeClaimName": of}}
     if cls is not None:
         spec["volumeSnapshotClassName"] = cls
     made = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
-    return await stage.client.create(codec.convert(VolumeSnapshot, made))
+    return await env.client.create(codec.convert(VolumeSnapshot, made))
 
 
 async def given(
-    stage: Stage, handle: str, *, name: str = "given", to: str = "snap", uid: str = "", policy: str = "Delete"
+    env: OperationsEnv,
+    handle: str,
+    *,
+    name: str = "given",
+    to: str = "snap",
+    uid: str = "",
+    policy: str = "Delete",
 ) -> VolumeSnapshotContent:
     """A content for a snapshot that is there already."""
     ref = {"name": to, "namespace": "default", **({"uid": uid} if uid else {})}
@@ -88,45 +99,45 @@ async def given(
         "volumeSnapshotRef": ref,
     }
     made = {"metadata": {"name": name}, "spec": spec}
-    return await stage.client.create(codec.convert(VolumeSnapshotContent, made))
+    return await env.client.create(codec.convert(VolumeSnapshotContent, made))
 
 
-async def adopt(stage: Stage, name: str = "snap", content: str = "given") -> VolumeSnapshot:
+async def adopt(env: OperationsEnv, name: str = "snap", content: str = "given") -> VolumeSnapshot:
     spec = {"source": {"volumeSnapshotContentName": content}}
     made = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
-    return await stage.client.create(codec.convert(VolumeSnapshot, made))
+    return await env.client.create(codec.convert(VolumeSnapshot, made))
 
 
-async def get(stage: Stage, name: str = "snap") -> VolumeSnapshot:
-    return await stage.client.get(VolumeSnapshot, name, "default")
+async def get(env: OperationsEnv, name: str = "snap") -> VolumeSnapshot:
+    return await env.client.get(VolumeSnapshot, name, "default")
 
 
-async def content_of(stage: Stage, snapshot: VolumeSnapshot) -> VolumeSnapshotContent:
-    return await stage.client.get(VolumeSnapshotContent, snapshots.named_content(snapshot))
+async def content_of(env: OperationsEnv, snapshot: VolumeSnapshot) -> VolumeSnapshotContent:
+    return await env.client.get(VolumeSnapshotContent, snapshots.named_content(snapshot))
 
 
-async def until_snapshot(stage: Stage, test: Any, name: str = "snap") -> VolumeSnapshot:
+async def until_snapshot(env: OperationsEnv, test: Any, name: str = "snap") -> VolumeSnapshot:
     async def found() -> VolumeSnapshot | None:
-        snapshot = await stage.client.find(VolumeSnapshot, name, "default")
+        snapshot = await env.client.find(VolumeSnapshot, name, "default")
         return snapshot if snapshot is not None and test(snapshot) else None
 
-    snapshot: VolumeSnapshot = await stage.until(found)
+    snapshot: VolumeSnapshot = await env.until(found)
     return snapshot
 
 
-async def until_going(stage: Stage, name: str) -> VolumeSnapshotContent:
+async def until_going(env: OperationsEnv, name: str) -> VolumeSnapshotContent:
     """The content, when it is to go with its snapshot."""
 
     async def found() -> VolumeSnapshotContent | None:
-        content = await stage.client.get(VolumeSnapshotContent, name)
+        content = await env.client.get(VolumeSnapshotContent, name)
         return content if content.is_deleting else None
 
-    content: VolumeSnapshotContent = await stage.until(found)
+    content: VolumeSnapshotContent = await env.until(found)
     return content
 
 
-async def ready(stage: Stage, name: str = "snap") -> VolumeSnapshot:
-    return await until_snapshot(stage, snapshots.is_ready, name)
+async def ready(env: OperationsEnv, name: str = "snap") -> VolumeSnapshot:
+    return await until_snapshot(env, snapshots.is_ready, name)
 
 
 def error_of(obj: VolumeSnapshot | VolumeSnapshotContent) -> str:
@@ -134,12 +145,12 @@ def error_of(obj: VolumeSnapshot | VolumeSnapshotContent) -> str:
     return error.message if error is not None else ""
 
 
-async def drop(stage: Stage, name: str = "snap") -> None:
-    await stage.client.delete(VolumeSnapshot, name, "default")
+async def drop(env: OperationsEnv, name: str = "snap") -> None:
+    await env.client.delete(VolumeSnapshot, name, "default")
 
 
-async def gone(stage: Stage, name: str = "snap") -> None:
-    await stage.gone(VolumeSnapshot, name, "default")
+async def gone(env: OperationsEnv, name: str = "snap") -> None:
+    await env.gone(VolumeSnapshot, name, "default")
 
 
 # --- restores
@@ -150,6 +161,6 @@ def restore(name: str = "copy", size: str = "1Gi", **spec: Any) -> dict[str, Any
     return {"name": name, "size": size, "dataSource": source, **spec}
 
 
-async def wish(stage: Stage, name: str = "copy", size: str = "1Gi", **spec: Any) -> None:
+async def request_copy(env: OperationsEnv, name: str = "copy", size: str = "1Gi", **spec: Any) -> None:
     wanted = restore(name, size, **spec)
-    await stage.client.create(claim(wanted.pop("name"), wanted.pop("size"), "fast", **wanted))
+    await env.client.create(claim(wanted.pop("name"), wanted.pop("size"), "fast", **wanted))

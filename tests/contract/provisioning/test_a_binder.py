@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import PATIENCE, Stage, claim, stage, volume
+from tests.contract.provisioning.claims_env import PATIENCE, ClaimsEnv, claim, claims_env, volume
 from tests.loops.inprocess import running, until
 from tests.support import scripted
 from tests.support.timing import is_virtual
@@ -24,13 +24,13 @@ BINDER = ("binder",)
 GUARDED = ("binder", "claim-protection", "volume-protection")
 
 
-async def available(s: Stage, name: str, size: str = "1Gi", **more: Any) -> None:
+async def available(s: ClaimsEnv, name: str, size: str = "1Gi", **more: Any) -> None:
     await s.volume(name, size, **more)
     await s.phase(PersistentVolume, name, "Available")
 
 
 async def test_the_smallest_volume_that_is_big_enough_is_taken_and_kept() -> None:
-    async with stage(roles=BINDER) as s:
+    async with claims_env(roles=BINDER) as s:
         for name, size in (("five", "5Gi"), ("two", "2Gi"), ("ten", "10Gi")):
             await available(s, name, size)
         await s.claim(cls="")
@@ -42,19 +42,19 @@ async def test_the_smallest_volume_that_is_big_enough_is_taken_and_kept() -> Non
 
 
 async def test_a_volume_with_fewer_modes_comes_before_a_smaller_one_with_more() -> None:
-    async with stage(roles=BINDER) as s:
+    async with claims_env(roles=BINDER) as s:
         await available(s, "a", "1Gi", accessModes=["ReadWriteOnce", "ReadOnlyMany"])
         await available(s, "b", "8Gi")
         await s.claim(cls="")
         await s.bound("data", to="b")
 
 
-async def winners(s: Stage) -> list[PersistentVolumeClaim]:
+async def winners(s: ClaimsEnv) -> list[PersistentVolumeClaim]:
     return [c for c in await s.client.list(PersistentVolumeClaim, "default") if c.status.phase == "Bound"]
 
 
 async def test_two_claims_and_one_volume_one_is_bound_and_the_other_waits() -> None:
-    async with stage(roles=BINDER) as s:
+    async with claims_env(roles=BINDER) as s:
         await asyncio.gather(*(s.claim(f"c{i}", cls="") for i in range(2)))
         await s.volume("only")
         await until(lambda: winners(s), PATIENCE)
@@ -69,7 +69,7 @@ async def test_two_claims_and_one_volume_one_is_bound_and_the_other_waits() -> N
 
 
 async def test_a_lost_volume_comes_back_without_a_claim_ref_and_not_with_one_that_lacks_the_uid() -> None:
-    async with stage(roles=GUARDED) as s:
+    async with claims_env(roles=GUARDED) as s:
         await available(s, "v")
         await s.claim(cls="")
         await s.bound("data", to="v")
@@ -95,7 +95,7 @@ async def test_a_lost_volume_comes_back_without_a_claim_ref_and_not_with_one_tha
 
 
 async def test_a_claim_that_is_made_again_never_gets_the_old_ones_volume_until_the_uid_is_cleared() -> None:
-    async with stage(roles=GUARDED) as s:
+    async with claims_env(roles=GUARDED) as s:
         await available(s, "v")
         old = await s.claim(cls="")
         await s.bound("data", to="v")
@@ -112,7 +112,7 @@ async def test_a_claim_that_is_made_again_never_gets_the_old_ones_volume_until_t
 
 
 async def test_a_claim_for_a_volume_that_is_too_small_is_told_and_bound_if_both_sides_ask() -> None:
-    async with stage(roles=BINDER) as s:
+    async with claims_env(roles=BINDER) as s:
         await available(s, "v", "1Gi")
         await s.claim(size="5Gi", cls="", volumeName="v")
         reported = await s.event("VolumeMismatch")
@@ -130,7 +130,7 @@ async def test_a_claim_for_a_volume_that_is_too_small_is_told_and_bound_if_both_
 
 
 async def test_a_delayed_claim_waits_for_its_consumer_and_a_reserved_volume_ends_the_wait() -> None:
-    async with stage(roles=BINDER) as s:
+    async with claims_env(roles=BINDER) as s:
         await s.storage_class("late", mode="WaitForFirstConsumer")
         await available(s, "free", cls="late")
         await s.claim(cls="late")
@@ -149,7 +149,7 @@ async def test_a_delayed_claim_waits_for_its_consumer_and_a_reserved_volume_ends
 
 
 async def test_a_default_class_that_comes_later_is_filled_in_and_no_class_is_left_alone() -> None:
-    async with stage(roles=BINDER) as s:
+    async with claims_env(roles=BINDER) as s:
         await s.claim("unset", cls=None)
         await s.claim("none", cls="")
         await s.event("FailedBinding", about="unset")
@@ -185,7 +185,7 @@ class Behind:
 
 
 async def test_a_claim_that_the_cache_does_not_show_yet_is_asked_for_before_its_volume_is_released() -> None:
-    async with stage(roles=()) as s:
+    async with claims_env(roles=()) as s:
         behind = Behind(s.around.transport())
         async with Caches(behind) as caches, running(Binder(Client(behind, caches=caches)).run()):
             await caches.get(PersistentVolumeClaim).wait_synced()
@@ -201,7 +201,7 @@ async def test_a_claim_that_the_cache_does_not_show_yet_is_asked_for_before_its_
 
 async def test_a_retained_volume_is_deleted_when_its_policy_changes() -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class("keep", reclaimPolicy="Retain")
         await s.claim(cls="keep")
         _, held = await s.bound()
@@ -217,7 +217,7 @@ async def test_a_retained_volume_is_deleted_when_its_policy_changes() -> None:
 
 @pytest.mark.parametrize("by", ["user", "controller"])
 async def test_a_volume_whose_claim_took_another_goes_back_to_whom_it_belongs(by: str) -> None:
-    async with stage(roles=BINDER) as s:
+    async with claims_env(roles=BINDER) as s:
         await available(s, "other")
         made = await s.claim(cls="")
         await s.bound("data", to="other")
@@ -240,7 +240,7 @@ async def test_a_volume_made_for_a_claim_that_took_another_is_given_back_to_its_
     driver = scripted.driver()
     hold = scripted.Hold()
     driver.script("CreateVolume", hold)
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         await hold.reached_event.wait()
@@ -264,14 +264,14 @@ async def test_a_volume_made_for_a_claim_that_took_another_is_given_back_to_its_
 
 
 async def test_the_beta_annotation_is_the_class_wherever_it_is_read() -> None:
-    async with stage(roles=BINDER) as s:
+    async with claims_env(roles=BINDER) as s:
         await available(s, "v", cls="old")
         await s.client.create(claim(cls=None, notes={BETA_STORAGE_CLASS_ANNOTATION: "old"}))
         await s.bound("data", to="v")
 
 
 async def test_in_tree_deletion_and_recycling_fail_in_the_words_users_know() -> None:
-    async with stage(roles=GUARDED) as s:
+    async with claims_env(roles=GUARDED) as s:
         nfs: dict[str, Any] = {"csi": None, "nfs": {"server": "s", "path": "/"}}
         for name, policy, said, source in (
             ("gone", "Delete", 'error getting deleter volume plugin for volume "gone": ', nfs),
@@ -286,7 +286,7 @@ async def test_in_tree_deletion_and_recycling_fail_in_the_words_users_know() -> 
         assert (await s.event("VolumeFailedDelete")).type == "Warning"
 
 
-async def recycled(s: Stage) -> Pod:
+async def recycled(s: ClaimsEnv) -> Pod:
     """A claim on a volume with a directory has gone, and a pod scrubs it."""
     source: dict[str, Any] = {"csi": None, "hostPath": {"path": "/srv/data"}}
     await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
@@ -299,7 +299,7 @@ async def recycled(s: Stage) -> Pod:
 
 
 async def test_a_recycled_volume_is_scrubbed_by_a_pod_and_free_again() -> None:
-    async with stage(roles=GUARDED) as s:
+    async with claims_env(roles=GUARDED) as s:
         scrubber = await recycled(s)
         assert scrubber.spec.volumes[0].host_path is not None
         assert scrubber.spec.volumes[0].host_path.path == "/srv/data"
@@ -314,7 +314,7 @@ async def test_a_recycled_volume_is_scrubbed_by_a_pod_and_free_again() -> None:
 
 
 async def test_a_scrubber_that_fails_is_told_and_tried_again() -> None:
-    async with stage(roles=GUARDED) as s:
+    async with claims_env(roles=GUARDED) as s:
         first = await recycled(s)
         await s.edit(Pod, first.name, {"status": {"phase": "Failed", "message": "no way"}}, status=True)
         failed = await s.phase(PersistentVolume, "v", "Failed")
@@ -329,7 +329,7 @@ async def test_a_scrubber_that_fails_is_told_and_tried_again() -> None:
 
 
 async def test_a_volume_that_pods_still_use_is_not_scrubbed() -> None:
-    async with stage(roles=("binder",)) as s:
+    async with claims_env(roles=("binder",)) as s:
         source: dict[str, Any] = {"csi": None, "hostPath": {"path": "/srv/data"}}
         await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
         await s.claim(cls="")
@@ -345,7 +345,7 @@ async def test_a_volume_that_pods_still_use_is_not_scrubbed() -> None:
 
 
 async def test_a_waiting_claim_says_of_each_volume_why_it_will_not_do() -> None:
-    async with stage(roles=BINDER) as s:
+    async with claims_env(roles=BINDER) as s:
         await available(s, "small", "1Gi", metadata={"labels": {"tier": "gold"}})
         await available(s, "classed", "5Gi", cls="slow", metadata={"labels": {"tier": "gold"}})
         await available(s, "raw", "5Gi", volumeMode="Block")

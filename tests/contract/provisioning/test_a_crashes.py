@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.provisioning.stage import PATIENCE, claim, volume
+from tests.contract.provisioning.claims_env import PATIENCE, claim, volume
 from tests.loops.inprocess import until
 from tests.support import role_processes
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import Stage, pod, stage
+from tests.contract.provisioning.claims_env import ClaimsEnv, claims_env, pod
 from tests.loops.inprocess import running, until
 from tests.support import scripted
 from volplane.api import codec
@@ -26,7 +26,7 @@ CLAIM_GUARD = ("claim-protection",)
 
 
 async def test_a_claim_used_by_a_running_pod_goes_when_the_pod_is_gone() -> None:
-    async with stage(roles=CLAIM_GUARD) as s:
+    async with claims_env(roles=CLAIM_GUARD) as s:
         await s.claim(cls="")
         await s.pod("web", "data", node="n1")
         await s.edit(Pod, "web", {"status": {"phase": "Running"}}, status=True)
@@ -38,7 +38,7 @@ async def test_a_claim_used_by_a_running_pod_goes_when_the_pod_is_gone() -> None
 
 
 async def test_a_claim_used_only_by_a_pod_without_a_node_goes_at_once() -> None:
-    async with stage(roles=CLAIM_GUARD) as s:
+    async with claims_env(roles=CLAIM_GUARD) as s:
         await s.claim(cls="")
         await s.pod("web", "data")
         await s.delete(PersistentVolumeClaim, "data")
@@ -47,7 +47,7 @@ async def test_a_claim_used_only_by_a_pod_without_a_node_goes_at_once() -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 async def test_a_claim_used_by_a_pod_that_has_ended_stays_until_the_pod_is_deleted(phase: str) -> None:
-    async with stage(roles=CLAIM_GUARD) as s:
+    async with claims_env(roles=CLAIM_GUARD) as s:
         await s.claim(cls="")
         await s.pod("job", "data", node="n1")
         await s.edit(Pod, "job", {"status": {"phase": phase}}, status=True)
@@ -74,7 +74,7 @@ class Late:
 
 
 async def test_a_pod_that_the_cache_does_not_show_yet_keeps_the_claim() -> None:
-    async with stage(roles=()) as s:
+    async with claims_env(roles=()) as s:
         late: Any = Late(s.around.role("protection"))
         async with running(ClaimProtection(late).run()):
             await late.cache(Pod).wait_synced()
@@ -89,7 +89,7 @@ async def test_a_pod_that_the_cache_does_not_show_yet_keeps_the_claim() -> None:
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 async def test_a_bound_volume_that_is_deleted_stays_with_its_claim_and_keeps_its_policy(policy: str) -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class(reclaimPolicy=policy)
         await s.claim()
         _, held = await s.bound()
@@ -103,7 +103,7 @@ async def test_a_bound_volume_that_is_deleted_stays_with_its_claim_and_keeps_its
         assert bool(driver.volumes) is (policy == "Retain")
 
 
-async def ephemeral(s: Stage, name: str = "web", node: str = "") -> Pod:
+async def ephemeral(s: ClaimsEnv, name: str = "web", node: str = "") -> Pod:
     template = {
         "metadata": {"labels": {"of": "web"}, "annotations": {"note": "mine"}},
         "spec": {
@@ -118,7 +118,7 @@ async def ephemeral(s: Stage, name: str = "web", node: str = "") -> Pod:
 
 
 async def test_an_ephemeral_claim_that_is_deleted_by_hand_is_made_again_while_its_pod_lives() -> None:
-    async with stage(roles=("ephemeral", "claim-protection")) as s:
+    async with claims_env(roles=("ephemeral", "claim-protection")) as s:
         owner = await ephemeral(s)
 
         async def made(other_than: str = "") -> PersistentVolumeClaim:
@@ -142,7 +142,7 @@ async def test_an_ephemeral_claim_that_is_deleted_by_hand_is_made_again_while_it
 
 
 async def test_a_foreign_claim_of_that_name_is_left_alone_and_the_pod_told() -> None:
-    async with stage(roles=("ephemeral",)) as s:
+    async with claims_env(roles=("ephemeral",)) as s:
         foreign = await s.claim("web-scratch", cls="")
         await ephemeral(s)
         reported = await s.event("FailedBinding", about="web")
@@ -157,7 +157,7 @@ async def test_a_foreign_claim_of_that_name_is_left_alone_and_the_pod_told() -> 
 
 
 async def test_a_finalizer_that_a_user_strips_comes_back() -> None:
-    async with stage(roles=("claim-protection", "volume-protection")) as s:
+    async with claims_env(roles=("claim-protection", "volume-protection")) as s:
         await s.claim(cls="")
         await s.volume("v")
         for kind, name, finalizer in (
@@ -170,7 +170,10 @@ async def test_a_finalizer_that_a_user_strips_comes_back() -> None:
 
 @pytest.mark.parametrize("by", ["a volume", "a claim", "a claim's current", "a claim's target"])
 async def test_a_volume_attributes_class_that_is_named_anywhere_stays(by: str) -> None:
-    async with stage(roles=()) as s, running(AttributesProtection(s.around.role("vac-protection")).run()):
+    async with (
+        claims_env(roles=()) as s,
+        running(AttributesProtection(s.around.role("vac-protection")).run()),
+    ):
         await s.attributes("gold", iops="1")
         if by == "a volume":
             await s.volume("v", volumeAttributesClassName="gold")

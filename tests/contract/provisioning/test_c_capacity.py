@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import PATIENCE, Stage, provision, provisioning, stage
+from tests.contract.provisioning.claims_env import PATIENCE, ClaimsEnv, claims_env, provision, provisioning
 from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import Fail
@@ -26,7 +26,7 @@ both = pytest.mark.both
 GI = 1 << 30
 
 
-async def published(s: Stage, count: int) -> list[CSIStorageCapacity]:
+async def published(s: ClaimsEnv, count: int) -> list[CSIStorageCapacity]:
     async def there() -> tuple[list[CSIStorageCapacity]] | None:
         found = await s.client.list(CSIStorageCapacity)
         return (found,) if len(found) == count else None
@@ -43,7 +43,7 @@ def by_zone(found: list[CSIStorageCapacity]) -> dict[str, tuple[str | None, str 
     }
 
 
-async def tells(s: Stage, wanted: dict[str, tuple[str | None, str | None]]) -> bool:
+async def tells(s: ClaimsEnv, wanted: dict[str, tuple[str | None, str | None]]) -> bool:
     return by_zone(await s.client.list(CSIStorageCapacity)) == wanted
 
 
@@ -59,7 +59,7 @@ async def test_one_object_per_class_and_segment() -> None:
     driver = scripted.driver("topology", "capacity")
     driver.available = {"a": 10 * GI, "b": 20 * GI}
     driver.largest = 5 * GI
-    async with stage(driver, **CAPACITY) as s:
+    async with claims_env(driver, **CAPACITY) as s:
         await s.storage_class("late", mode="WaitForFirstConsumer", parameters={"type": "gp3"})
         await s.storage_class("now")
         await s.client.create(
@@ -88,7 +88,7 @@ async def test_capacities_follow_the_driver_the_classes_the_nodes_and_hands_that
     driver = scripted.driver("topology", "capacity")
     driver.available = {"a": 10 * GI}
     poll = 60.0 if is_virtual() else 0.5
-    async with stage(
+    async with claims_env(
         driver, **CAPACITY, **(dict[str, Any]() if is_virtual() else {"capacity_poll_interval": poll})
     ) as s:
         await s.storage_class("late", mode="WaitForFirstConsumer")
@@ -119,7 +119,7 @@ async def test_capacities_follow_the_driver_the_classes_the_nodes_and_hands_that
 async def test_a_volume_that_was_made_or_deleted_changes_what_is_published_at_once() -> None:
     driver = scripted.driver("topology", "capacity")
     driver.available = {"a": 10 * GI}
-    async with stage(driver, capacity_for_immediate_binding=True, **CAPACITY) as s:
+    async with claims_env(driver, capacity_for_immediate_binding=True, **CAPACITY) as s:
         await s.storage_class()
         await s.node("n1", "a")
         await published(s, 1)
@@ -137,7 +137,7 @@ async def test_a_volume_that_was_made_or_deleted_changes_what_is_published_at_on
 @both
 async def test_duplicates_go_and_the_objects_belong_to_the_drivers_workload() -> None:
     driver = scripted.driver("capacity")
-    async with stage(driver, roles=()) as s:
+    async with claims_env(driver, roles=()) as s:
         whole = {
             "metadata": {"name": "rs", "namespace": "default"},
             "spec": {"selector": {"matchLabels": {"a": "b"}}},
@@ -211,7 +211,7 @@ class OnNode:
 @both
 async def test_each_nodes_provisioner_makes_and_deletes_its_own_volumes() -> None:
     one, two = OnNode("a").driver, OnNode("b").driver
-    async with stage(roles=("binder", "claim-protection", "volume-protection")) as s:
+    async with claims_env(roles=("binder", "claim-protection", "volume-protection")) as s:
         await s.storage_class(mode="WaitForFirstConsumer")
         role = s.around.role
         async with (
@@ -250,7 +250,7 @@ def least() -> float:
 async def test_an_immediate_claim_goes_to_a_node_with_room_after_a_while() -> None:
     full, free = OnNode("a").driver, OnNode("b").driver
     full.available = {"a": 1}
-    async with stage(roles=("binder",)) as s:
+    async with claims_env(roles=("binder",)) as s:
         await s.storage_class()
         role = s.around.role
         async with (
@@ -271,7 +271,7 @@ async def test_an_immediate_claim_goes_to_a_node_with_room_after_a_while() -> No
 @both
 async def test_two_nodes_with_room_make_one_volume() -> None:
     one, two = OnNode("a").driver, OnNode("b").driver
-    async with stage(roles=("binder",)) as s:
+    async with claims_env(roles=("binder",)) as s:
         await s.storage_class()
         role = s.around.role
         async with (
@@ -291,7 +291,7 @@ async def test_two_nodes_with_room_make_one_volume() -> None:
 async def test_a_node_that_turns_out_to_be_full_gives_the_claim_back() -> None:
     one = OnNode("a").driver
     one.script("CreateVolume", Fail(Code.RESOURCE_EXHAUSTED))
-    async with stage(roles=("binder",)) as s:
+    async with claims_env(roles=("binder",)) as s:
         await s.storage_class()
         async with provisioning(s.around.role("one"), one, node_deployment=True, node="n1", **soon()):
             begun = clock.now()
@@ -306,7 +306,7 @@ async def test_a_node_that_turns_out_to_be_full_gives_the_claim_back() -> None:
 
 @both
 async def test_the_flags_that_need_something_say_so() -> None:
-    async with stage(roles=()) as s:
+    async with claims_env(roles=()) as s:
         for driver, flags, said in (
             (scripted.driver(), {"enable_capacity": True}, "GET_CAPACITY"),
             (scripted.driver(), {"node_deployment": True}, "NODE_NAME"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.provisioning.stage import PATIENCE, claim, storage_class
+from tests.contract.provisioning.claims_env import PATIENCE, claim, storage_class
 from tests.loops.inprocess import until
 from tests.support import role_processes, scripted
 from tests.support.role_processes import Role, Server

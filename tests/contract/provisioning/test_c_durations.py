@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import stage
+from tests.contract.provisioning.claims_env import claims_env
 from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import Fail
@@ -24,7 +24,7 @@ async def test_the_pause_after_an_error_doubles_up_to_its_maximum() -> None:
     flags: dict[str, Any] = (
         {} if is_virtual() else {"retry_interval_start": first, "retry_interval_max": longest}
     )
-    async with stage(driver, **flags) as s:
+    async with claims_env(driver, **flags) as s:
         await s.storage_class()
         await s.claim()
         await asyncio.sleep(4 * longest)
@@ -39,7 +39,7 @@ async def test_the_pause_after_an_error_doubles_up_to_its_maximum() -> None:
 
 async def test_the_binder_looks_at_everything_each_period() -> None:
     """An event that is told in every round: its count grows."""
-    async with stage(scripted.driver(), roles=("binder",), binder={"sync_period": 0.1}) as s:
+    async with claims_env(scripted.driver(), roles=("binder",), binder={"sync_period": 0.1}) as s:
         await s.claim(cls="")
 
         async def rounds() -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import PATIENCE, Stage, stage
+from tests.contract.provisioning.claims_env import PATIENCE, ClaimsEnv, claims_env
 from tests.loops.inprocess import running, until
 from tests.support import scripted
 from volplane import sdk
@@ -29,7 +29,7 @@ DRIVER, PLUGIN = "ebs.csi.aws.com", "kubernetes.io/aws-ebs"
 ZONE, CSI_ZONE = "topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
 
 
-async def add_node(s: Stage, zone: str) -> None:
+async def add_node(s: ClaimsEnv, zone: str) -> None:
     labels = {ZONE: zone, CSI_ZONE: zone}
     await s.client.create(codec.convert(Node, {"metadata": {"name": "n", "labels": labels}}))
     drivers = [{"name": DRIVER, "nodeID": "n", "topologyKeys": [CSI_ZONE]}]
@@ -43,7 +43,7 @@ def topologies(key: str, zone: str) -> list[dict[str, Any]]:
 @both
 async def test_an_in_tree_class_gives_an_in_tree_volume_that_its_driver_deletes() -> None:
     driver = scripted.driver("topology", name=DRIVER)
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await add_node(s, "us-east-1a")
         parameters = {"fsType": "xfs", "iopsPerGB": "10", "type": "io1"}
         allowed = topologies("failure-domain.beta.kubernetes.io/zone", "us-east-1a")
@@ -88,7 +88,7 @@ def _check_volume(volume: PersistentVolume) -> None:
 @both
 async def test_a_volume_in_a_zone_that_is_not_of_aws_is_deleted_again() -> None:
     driver = scripted.driver("topology", name=DRIVER)
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await add_node(s, "rack-7")
         await s.storage_class(provisioner=PLUGIN)
         await s.claim()
@@ -103,7 +103,7 @@ async def test_a_volume_in_a_zone_that_is_not_of_aws_is_deleted_again() -> None:
 @both
 async def test_a_class_that_cannot_be_translated_is_named() -> None:
     driver = scripted.driver(name=DRIVER)
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         allowed = topologies(ZONE, "us-east-1a")
         await s.storage_class(provisioner=PLUGIN, parameters={"zone": "a"}, allowedTopologies=allowed)
         await s.claim()
@@ -116,7 +116,7 @@ async def test_a_class_that_cannot_be_translated_is_named() -> None:
 @both
 async def test_the_same_driver_still_makes_csi_volumes_for_its_own_classes() -> None:
     driver = scripted.driver(name=DRIVER)
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class(provisioner=DRIVER)
         await s.claim()
         _, volume = await s.bound()
@@ -127,7 +127,7 @@ async def test_the_same_driver_still_makes_csi_volumes_for_its_own_classes() -> 
 @pytest.mark.virtual
 async def test_an_in_tree_volume_is_expanded_by_the_resizer_of_its_driver() -> None:
     driver = scripted.driver("expand", name=DRIVER)
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class(provisioner=PLUGIN, allowVolumeExpansion=True)
         await s.claim()
         _, volume = await s.bound()

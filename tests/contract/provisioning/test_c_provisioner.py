@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import PATIENCE, stage
+from tests.contract.provisioning.claims_env import PATIENCE, claims_env
 from tests.loops.inprocess import running, until
 from tests.support import scripted
 from tests.support.scripted import Break, Delay, Fail, Hold, Lose
@@ -32,7 +32,7 @@ async def test_a_claim_takes_five_writes_until_it_is_bound() -> None:
     """Created, annotated for the provisioner, intent, volumeName without the intent, status."""
     driver = scripted.driver()
     seen: list[PersistentVolumeClaim] = []
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         s.client.cache(PersistentVolumeClaim).subscribe(lambda old, new: seen.append(new) if new else None)
         await s.storage_class()
         await s.claim()
@@ -51,7 +51,7 @@ async def test_a_claim_takes_five_writes_until_it_is_bound() -> None:
 async def test_a_call_that_timed_out_after_the_volume_was_made_is_repeated_identically() -> None:
     driver = scripted.driver()
     driver.script("CreateVolume", Lose(), Lose())
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         await s.bound()
@@ -65,7 +65,7 @@ async def test_a_call_that_timed_out_after_the_volume_was_made_is_repeated_ident
 async def test_the_same_on_a_real_socket(how: Any) -> None:
     driver = scripted.driver()
     driver.script("CreateVolume", how)
-    async with stage(driver, timeout=1.0, retry_interval_start=0.1) as s:
+    async with claims_env(driver, timeout=1.0, retry_interval_start=0.1) as s:
         await s.storage_class()
         await s.claim()
         await s.bound()
@@ -82,7 +82,7 @@ async def test_the_same_on_a_real_socket(how: Any) -> None:
 async def test_a_claim_deleted_while_the_call_is_open_is_provisioned_to_the_end_and_cleaned_up() -> None:
     driver = scripted.driver()
     driver.script("CreateVolume", Fail(Code.UNAVAILABLE), Lose(Code.ABORTED), Fail(Code.DEADLINE_EXCEEDED))
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         await s.called("CreateVolume")
@@ -101,7 +101,7 @@ async def test_a_claim_deleted_while_the_call_is_open_is_provisioned_to_the_end_
 async def test_a_claim_deleted_after_a_final_error_is_dropped() -> None:
     driver = scripted.driver()
     driver.always("CreateVolume", Fail(Code.INTERNAL, "no luck"))
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         failed = await s.event("ProvisioningFailed")
@@ -143,7 +143,7 @@ async def test_a_volume_that_cannot_be_saved_for_ten_minutes_is_saved_later_and_
         made.append(Refusing(around.role("csi-provisioner")))
         return made[0]
 
-    async with stage(driver, client=refusing) as s:
+    async with claims_env(driver, client=refusing) as s:
         await s.storage_class()
         await s.claim()
         await s.called("CreateVolume")
@@ -173,7 +173,7 @@ async def test_a_full_node_is_given_back_and_another_error_keeps_it(
 ) -> None:
     driver = scripted.driver("topology")
     driver.always("CreateVolume", Fail(code))
-    async with stage(driver, roles=("binder", "provisioner")) as s:
+    async with claims_env(driver, roles=("binder", "provisioner")) as s:
         await s.storage_class(mode=mode)
         await s.node("n1", "a")
         chosen = {SELECTED_NODE_ANNOTATION: "n1"} if kept is not None else {}
@@ -196,7 +196,7 @@ async def test_a_full_node_is_given_back_and_another_error_keeps_it(
 @both
 async def test_a_pod_whose_node_is_full_is_scheduled_elsewhere() -> None:
     driver = scripted.driver("topology")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class(mode="WaitForFirstConsumer")
         for name, zone in (("n1", "a"), ("n2", "b")):
             await s.node(name, zone)
@@ -227,7 +227,7 @@ async def test_wrong_arguments_are_not_repeated_within_five_minutes() -> None:
     driver = scripted.driver()
     driver.always("CreateVolume", Fail(Code.INVALID_ARGUMENT, "no such type"))
     pause = 300.0 if is_virtual() else 0.5
-    async with stage(
+    async with claims_env(
         driver, **(dict[str, Any]() if is_virtual() else {"infeasible_retry_interval": pause})
     ) as s:
         await s.storage_class()
@@ -246,7 +246,7 @@ async def test_wrong_arguments_are_not_repeated_within_five_minutes() -> None:
 async def test_a_class_that_is_made_again_is_tried_at_once() -> None:
     driver = scripted.driver()
     driver.script("CreateVolume", Fail(Code.INVALID_ARGUMENT))
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         await s.event("ProvisioningFailed")
@@ -263,7 +263,7 @@ async def test_a_class_that_is_made_again_is_tried_at_once() -> None:
 async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None:
     driver = scripted.driver()
     driver.answers = 1 << 29
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         await s.called("DeleteVolume")
@@ -285,7 +285,7 @@ async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None
 async def test_a_volume_of_unknown_size_has_the_size_that_was_asked_for() -> None:
     driver = scripted.driver()
     driver.answers = 0
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim(size="1500M")
         _, held = await s.bound()
@@ -296,7 +296,7 @@ async def test_a_volume_of_unknown_size_has_the_size_that_was_asked_for() -> Non
 async def test_a_selected_node_that_is_gone_leaves_the_requirements_as_they_were() -> None:
     driver = scripted.driver("topology")
     driver.script("CreateVolume", Fail(Code.DEADLINE_EXCEEDED), Lose())
-    async with stage(driver, roles=("binder", "provisioner")) as s:
+    async with claims_env(driver, roles=("binder", "provisioner")) as s:
         await s.storage_class(mode="WaitForFirstConsumer")
         await s.node("n1", "a")
         await s.node("n2", "b")
@@ -319,7 +319,7 @@ async def test_a_selected_node_that_is_gone_leaves_the_requirements_as_they_were
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 async def test_a_volume_deleted_before_its_claim_keeps_its_policy(policy: str) -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class(reclaimPolicy=policy)
         await s.claim()
         _, held = await s.bound()
@@ -336,7 +336,7 @@ async def test_a_volume_deleted_before_its_claim_keeps_its_policy(policy: str) -
 async def test_a_released_volume_whose_policy_becomes_retain_is_kept() -> None:
     driver = scripted.driver()
     driver.always("DeleteVolume", Fail(Code.INTERNAL, "busy"))
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         _, held = await s.bound()
@@ -382,7 +382,7 @@ async def test_a_finalizer_that_cannot_be_dropped_repeats_the_deletion() -> None
         made.append(Dropping(around.role("csi-provisioner")))
         return made[0]
 
-    async with stage(driver, client=dropping) as s:
+    async with claims_env(driver, client=dropping) as s:
         await s.storage_class()
         await s.claim()
         _, held = await s.bound()
@@ -397,7 +397,7 @@ async def test_a_finalizer_that_cannot_be_dropped_repeats_the_deletion() -> None
 @both
 async def test_an_unknown_reserved_parameter_is_refused_without_a_call() -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class(parameters={"csi.storage.k8s.io/foo": "bar"})
         await s.claim()
         reported = await s.event("ProvisioningFailed")
@@ -412,7 +412,7 @@ async def test_an_unknown_reserved_parameter_is_refused_without_a_call() -> None
 @both
 async def test_a_volume_that_is_still_attached_is_not_deleted() -> None:
     driver = scripted.driver("attach")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         _, held = await s.bound()
@@ -429,7 +429,7 @@ async def test_a_volume_that_is_still_attached_is_not_deleted() -> None:
 @both
 async def test_a_static_volume_of_the_driver_is_looked_after_too() -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.volume("mine", persistentVolumeReclaimPolicy="Delete")
         await s.claim(cls="")
         await s.bound("data", to="mine")
@@ -443,7 +443,7 @@ async def test_a_call_that_hangs_holds_up_no_other_claim() -> None:
     driver = scripted.driver()
     hold = Hold()
     driver.script("CreateVolume", hold)
-    async with stage(driver, timeout=60.0) as s:
+    async with claims_env(driver, timeout=60.0) as s:
         await s.storage_class()
         for i in range(20):
             await s.claim(f"c{i}")
@@ -462,7 +462,7 @@ async def test_what_operators_count_is_counted_under_the_names_they_know() -> No
     driver.script("CreateVolume", Fail(Code.INTERNAL))
     driver.script("DeleteVolume", Fail(Code.INTERNAL))
     name = "counted-in-memory" if is_virtual() else "counted"  # the counts are of the whole process
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class(name)
         await s.claim(cls=name)
         _, held = await s.bound()

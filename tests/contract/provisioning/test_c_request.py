@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from tests.contract.provisioning.stage import PATIENCE, stage
+from tests.contract.provisioning.claims_env import PATIENCE, claims_env
 from tests.loops.inprocess import until
 from tests.support import scripted
 from volplane.api import codec
@@ -27,7 +27,7 @@ def plain(request: Any) -> Any:
 
 async def test_the_plainest_claim() -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class(mountOptions=["noatime"], parameters={"type": "gp3"})
         made = await s.claim(size="1Gi")
         mine, held = await s.bound()
@@ -90,7 +90,7 @@ async def test_one_capability_per_access_mode(
     features: tuple[str, ...], modes: list[str], expected: list[str]
 ) -> None:
     driver = scripted.driver(*features)
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim(accessModes=modes)
         await s.bound()
@@ -100,7 +100,7 @@ async def test_one_capability_per_access_mode(
 
 async def test_a_block_volume_has_no_file_system() -> None:
     driver = scripted.driver()
-    async with stage(driver, default_fstype="ext4") as s:
+    async with claims_env(driver, default_fstype="ext4") as s:
         await s.storage_class()
         await s.claim(volumeMode="Block")
         _, held = await s.bound()
@@ -124,7 +124,7 @@ async def test_the_file_system(
     parameters: dict[str, str], default: str, fs_type: str, passed: dict[str, str]
 ) -> None:
     driver = scripted.driver()
-    async with stage(driver, default_fstype=default) as s:
+    async with claims_env(driver, default_fstype=default) as s:
         await s.storage_class(parameters=parameters)
         await s.claim()
         _, held = await s.bound()
@@ -137,7 +137,7 @@ async def test_the_file_system(
 
 async def test_two_spellings_of_the_file_system_are_refused() -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class(parameters={f"{PREFIX}fstype": "xfs", "fstype": "ext4"})
         await s.claim()
         await s.event("ProvisioningFailed", "fstype")
@@ -147,7 +147,7 @@ async def test_two_spellings_of_the_file_system_are_refused() -> None:
 async def test_extra_metadata_names_and_their_length() -> None:
     driver = scripted.driver()
     flags: dict[str, Any] = {"volume_name_prefix": "vol", "volume_name_uuid_length": 8}
-    async with stage(driver, extra_create_metadata=True, **flags) as s:
+    async with claims_env(driver, extra_create_metadata=True, **flags) as s:
         await s.storage_class()
         made = await s.claim()
         _, held = await s.bound()
@@ -164,7 +164,7 @@ async def test_extra_metadata_names_and_their_length() -> None:
 
 async def test_secrets_by_template() -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.secret("data-key", password="hush")
         parameters = {
             f"{PREFIX}provisioner-secret-name": "${pvc.annotations['team']}-key",
@@ -204,7 +204,7 @@ async def test_secrets_by_template() -> None:
 
 async def test_a_missing_secret_is_waited_for_and_no_call_is_made() -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         parameters = {
             f"{PREFIX}provisioner-secret-name": "k",
             f"{PREFIX}provisioner-secret-namespace": "default",
@@ -219,7 +219,7 @@ async def test_a_missing_secret_is_waited_for_and_no_call_is_made() -> None:
 
 async def test_attributes_of_a_volume_attributes_class() -> None:
     driver = scripted.driver("modify")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim(volumeAttributesClassName="gold")
         await s.event("ProvisioningFailed", '"gold" not found')
@@ -234,7 +234,7 @@ async def test_attributes_of_a_volume_attributes_class() -> None:
 async def test_attributes_of_another_driver_and_a_driver_without_them_are_refused() -> None:
     for features, other in ((("modify",), "other.example.com"), ((), scripted.NAME)):
         driver = scripted.driver(*features)
-        async with stage(driver) as s:
+        async with claims_env(driver) as s:
             await s.attributes("gold", driver=other, iops="3000")
             await s.storage_class()
             await s.claim(volumeAttributesClassName="gold")
@@ -244,7 +244,7 @@ async def test_attributes_of_another_driver_and_a_driver_without_them_are_refuse
 
 async def test_a_selector_is_refused() -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim(selector={"matchLabels": {"a": "b"}})
         await s.event("ProvisioningFailed", "claim Selector is not supported")
@@ -253,7 +253,7 @@ async def test_a_selector_is_refused() -> None:
 
 async def test_read_only_many_alone_may_be_published_read_only() -> None:
     driver = scripted.driver()
-    async with stage(driver, controller_publish_readonly=True) as s:
+    async with claims_env(driver, controller_publish_readonly=True) as s:
         await s.storage_class()
         await s.claim(accessModes=["ReadOnlyMany"])
         _, held = await s.bound()
@@ -281,7 +281,7 @@ async def test_topology(
     preferred: list[str] | None,
 ) -> None:
     driver = scripted.driver("topology")
-    async with stage(driver, roles=("binder", "provisioner"), **flags) as s:
+    async with claims_env(driver, roles=("binder", "provisioner"), **flags) as s:
         for name, zone in (("n1", "a"), ("n2", "b"), ("n3", "c")):
             await s.node(name, zone)
         terms = [{"matchLabelExpressions": [{"key": scripted.ZONE, "values": allowed}]}] if allowed else []
@@ -311,7 +311,7 @@ async def test_topology(
 
 async def test_claims_of_a_stateful_set_go_round_the_zones() -> None:
     driver = scripted.driver("topology")
-    async with stage(driver, roles=("binder", "provisioner")) as s:
+    async with claims_env(driver, roles=("binder", "provisioner")) as s:
         for name, zone in (("n1", "a"), ("n2", "b"), ("n3", "c")):
             await s.node(name, zone)
         await s.storage_class()
@@ -324,7 +324,7 @@ async def test_claims_of_a_stateful_set_go_round_the_zones() -> None:
 
 async def test_a_node_without_a_registration_is_given_back() -> None:
     driver = scripted.driver("topology")
-    async with stage(driver, roles=("binder", "provisioner")) as s:
+    async with claims_env(driver, roles=("binder", "provisioner")) as s:
         await s.storage_class(mode="WaitForFirstConsumer")
         await s.claim(notes={SELECTED_NODE_ANNOTATION: "unknown"})
         await s.event("ProvisioningFailed", "error generating accessibility requirements")

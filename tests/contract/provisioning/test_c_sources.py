@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import PATIENCE, Stage, provisioning, stage
+from tests.contract.provisioning.claims_env import PATIENCE, ClaimsEnv, claims_env, provisioning
 from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import Fail, Hold
@@ -26,12 +26,14 @@ FROM_SNAPSHOT = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot"
 FROM_CLAIM = {"kind": "PersistentVolumeClaim", "name": "data"}
 
 
-async def defined(s: Stage) -> None:
+async def defined(s: ClaimsEnv) -> None:
     for definition in definitions():
         await s.client.create(definition)
 
 
-async def snapshot(s: Stage, driver: Any, *, ready: bool = True, mode: str = "Filesystem") -> VolumeSnapshot:
+async def snapshot(
+    s: ClaimsEnv, driver: Any, *, ready: bool = True, mode: str = "Filesystem"
+) -> VolumeSnapshot:
     """A snapshot of the volume of `data`, as the snapshot controllers leave it."""
     _, held = await s.bound()
     assert held.spec.csi is not None
@@ -62,14 +64,14 @@ async def snapshot(s: Stage, driver: Any, *, ready: bool = True, mode: str = "Fi
     return made
 
 
-async def bind(s: Stage, *, ready: bool) -> None:
+async def bind(s: ClaimsEnv, *, ready: bool) -> None:
     reported = {"boundVolumeSnapshotContentName": "content", "readyToUse": ready, "restoreSize": "1Gi"}
     await s.edit(VolumeSnapshot, "before", {"status": reported}, status=True)
 
 
 async def test_a_volume_is_restored_from_a_snapshot_that_is_held_meanwhile() -> None:
     driver = scripted.driver("snapshots")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await defined(s)
         await s.storage_class()
         await s.claim()
@@ -93,7 +95,7 @@ async def test_a_volume_is_restored_from_a_snapshot_that_is_held_meanwhile() -> 
 
 async def test_a_snapshot_that_is_deleted_during_the_restore_stays_until_the_volume_is_there() -> None:
     driver = scripted.driver("snapshots")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await defined(s)
         await s.storage_class()
         await s.claim()
@@ -120,7 +122,7 @@ async def test_a_snapshot_that_is_deleted_during_the_restore_stays_until_the_vol
 )
 async def test_a_snapshot_that_does_not_fit_is_refused_with_the_reason(spec: Any, said: str) -> None:
     driver = scripted.driver("snapshots")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await defined(s)
         await s.storage_class()
         await s.claim()
@@ -141,7 +143,7 @@ async def test_a_snapshot_that_does_not_fit_is_refused_with_the_reason(spec: Any
 async def test_a_snapshot_that_is_not_ready_is_waited_for_and_its_readiness_noticed(when: str) -> None:
     """Whether the kinds of snapshots were installed before the provisioner started or after."""
     driver = scripted.driver("snapshots")
-    async with stage(driver, roles=("binder",)) as s:
+    async with claims_env(driver, roles=("binder",)) as s:
         if when == "before":
             await defined(s)
         await s.storage_class()
@@ -160,7 +162,7 @@ async def test_a_snapshot_that_is_not_ready_is_waited_for_and_its_readiness_noti
 
 async def test_a_claim_older_than_the_kinds_of_snapshots_begins_when_its_snapshot_is_there() -> None:
     driver = scripted.driver("snapshots")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         await s.claim("copy", dataSource=FROM_SNAPSHOT)
@@ -173,7 +175,7 @@ async def test_a_claim_older_than_the_kinds_of_snapshots_begins_when_its_snapsho
 
 async def test_a_driver_without_snapshots_is_not_asked_to_restore_one() -> None:
     driver = scripted.driver()
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim("copy", dataSource=FROM_SNAPSHOT)
         await s.event("ProvisioningFailed", "CREATE_DELETE_SNAPSHOT is missing")
@@ -182,7 +184,7 @@ async def test_a_driver_without_snapshots_is_not_asked_to_restore_one() -> None:
 
 async def test_an_answer_without_the_source_is_no_copy() -> None:
     driver = scripted.driver("clone")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         await s.bound()
@@ -197,7 +199,7 @@ async def test_an_answer_without_the_source_is_no_copy() -> None:
 
 async def test_a_claim_is_cloned_and_protected_until_the_clone_is_bound() -> None:
     driver = scripted.driver("clone")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim()
         _, held = await s.bound()
@@ -230,7 +232,7 @@ async def test_a_claim_that_cannot_be_cloned_is_refused_with_the_reason(
     origin: Any, copy: Any, said: str
 ) -> None:
     driver = scripted.driver("clone")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim(**origin)
         await s.bound()
@@ -247,7 +249,7 @@ async def test_a_clone_of_a_claim_that_is_bound_later_begins_at_once() -> None:
     hold = Hold()
     driver = scripted.driver("clone")
     driver.script("CreateVolume", hold)
-    async with stage(driver, timeout=10_000.0) as s:
+    async with claims_env(driver, timeout=10_000.0) as s:
         await s.storage_class()
         await s.claim()
         await hold.reached_event.wait()
@@ -260,7 +262,7 @@ async def test_a_clone_of_a_claim_that_is_bound_later_begins_at_once() -> None:
 
 async def test_a_source_that_only_a_populator_knows_is_left_to_it() -> None:
     driver = scripted.driver("clone", "snapshots")
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         source = {"apiGroup": "example.com", "kind": "Backup", "name": "b"}
         await s.claim("copy", dataSourceRef=source)
@@ -273,7 +275,7 @@ async def test_a_source_that_only_a_populator_knows_is_left_to_it() -> None:
 async def test_a_snapshot_held_for_nobody_is_let_go_by_the_sweep() -> None:
     driver = scripted.driver("snapshots")
     often: dict[str, Any] = {} if is_virtual() else {"snapshot_orphan_sweep_interval": 0.1}
-    async with stage(driver, **often) as s:
+    async with claims_env(driver, **often) as s:
         await defined(s)
         orphan = {
             "metadata": {"name": "before", "namespace": "default", "finalizers": [RESTORING]},

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.scene import Stage, conditions, played, real, virtual
+from tests.contract.provisioning.operations_env import (
+    OperationsEnv,
+    conditions,
+    operations_env,
+    real,
+    virtual,
+)
 from tests.support import scripted
 from tests.support.scripted import Fail, Hold, Lose
 from tests.support.timing import is_virtual
@@ -26,9 +32,9 @@ both = pytest.mark.both
 QUICK = {"retry_interval_start": 0.05, "retry_interval_max": 0.5}
 
 
-async def attributes(stage: Stage, *names: str) -> None:
+async def attributes(env: OperationsEnv, *names: str) -> None:
     for name in names:
-        await stage.client.create(
+        await env.client.create(
             VolumeAttributesClass(
                 metadata=ObjectMeta(name=name), driver_name=scripted.NAME, parameters={"tier": name}
             )
@@ -36,13 +42,13 @@ async def attributes(stage: Stage, *names: str) -> None:
 
 
 @asynccontextmanager
-async def modifying(**settings: Any) -> AsyncIterator[Stage]:
+async def modifying(**settings: Any) -> AsyncIterator[OperationsEnv]:
     chosen = resizer.ResizerOptions(**(dict[str, Any]() if is_virtual() else QUICK), **settings)
-    async with played("modify") as stage, stage.sidecar(resizer.run, chosen):
-        await attributes(stage, "a", "b", "c")
-        await stage.bound(volumeAttributesClassName="a")
-        await stage.until_claim(reached("a"))
-        yield stage
+    async with operations_env("modify") as env, env.sidecar(resizer.run, chosen):
+        await attributes(env, "a", "b", "c")
+        await env.bound(volumeAttributesClassName="a")
+        await env.until_claim(reached("a"))
+        yield env
 
 
 def reached(name: str) -> Any:
@@ -63,139 +69,139 @@ def on_its_way(status: str, target: str = "") -> Any:
     return test
 
 
-def tiers(stage: Stage) -> list[str]:
-    return [r.mutable_parameters["tier"] for r in stage.driver.requests_of("ControllerModifyVolume")]
+def tiers(env: OperationsEnv) -> list[str]:
+    return [r.mutable_parameters["tier"] for r in env.driver.requests_of("ControllerModifyVolume")]
 
 
 async def test_another_class_is_asked_of_the_driver_and_told_to_volume_and_claim() -> None:
-    async with real("modify") as stage, stage.sidecar(resizer.run, resizer.ResizerOptions()):
-        await attributes(stage, "a", "b")
-        await stage.bound(volumeAttributesClassName="a")
-        await stage.until_claim(reached("a"))
-        stage.driver.script("ControllerModifyVolume", hold := Hold())
-        await stage.ask(attributes="b")
-        claim = await stage.until_claim(on_its_way("InProgress", "b"))
+    async with real("modify") as env, env.sidecar(resizer.run, resizer.ResizerOptions()):
+        await attributes(env, "a", "b")
+        await env.bound(volumeAttributesClassName="a")
+        await env.until_claim(reached("a"))
+        env.driver.script("ControllerModifyVolume", hold := Hold())
+        await env.ask(attributes="b")
+        claim = await env.until_claim(on_its_way("InProgress", "b"))
         assert conditions(claim) == {"ModifyingVolume": 'Modifying volume to "b" is in progress.'}
         hold.release()
-        claim = await stage.until_claim(reached("b"))
+        claim = await env.until_claim(reached("b"))
         assert not claim.status.conditions
-        assert (await stage.volume()).spec.volume_attributes_class_name == "b"
-        assert await stage.said("VolumeModify") == "external resizer is modifying volume data with vac b"
+        assert (await env.volume()).spec.volume_attributes_class_name == "b"
+        assert await env.said("VolumeModify") == "external resizer is modifying volume data with vac b"
         done = "external resizer modified volume data with vac b successfully"
-        assert await stage.said("VolumeModifySuccessful") == done
-        (request,) = stage.driver.requests_of("ControllerModifyVolume")
+        assert await env.said("VolumeModifySuccessful") == done
+        (request,) = env.driver.requests_of("ControllerModifyVolume")
         assert dict(request.mutable_parameters) == {"tier": "b"}
 
 
 @both
 async def test_a_class_that_is_missing_is_waited_for() -> None:
-    async with modifying() as stage:
-        await stage.ask(attributes="gold")
-        await stage.until_claim(lambda c: (s := c.status.modify_volume_status) and s.status == "Pending")
-        assert await stage.said("VolumeModifyFailed") == 'VAC "gold" does not exist.'
-        assert not (await stage.claim()).status.conditions
-        await stage.rest(1200)
-        assert await stage.count("VolumeModifyFailed") == 1
-        await attributes(stage, "gold")
-        await stage.until_claim(reached("gold"))
+    async with modifying() as env:
+        await env.ask(attributes="gold")
+        await env.until_claim(lambda c: (s := c.status.modify_volume_status) and s.status == "Pending")
+        assert await env.said("VolumeModifyFailed") == 'VAC "gold" does not exist.'
+        assert not (await env.claim()).status.conditions
+        await env.rest(1200)
+        assert await env.count("VolumeModifyFailed") == 1
+        await attributes(env, "gold")
+        await env.until_claim(reached("gold"))
 
 
 @both
 async def test_an_uncertain_modification_is_brought_to_a_definite_answer_before_another_begins() -> None:
-    async with modifying() as stage:
-        stage.driver.script("ControllerModifyVolume", Lose(Code.DEADLINE_EXCEEDED), hold := Hold())
-        await stage.ask(attributes="b")
-        reported = await stage.said("VolumeModifyFailed")
+    async with modifying() as env:
+        env.driver.script("ControllerModifyVolume", Lose(Code.DEADLINE_EXCEEDED), hold := Hold())
+        await env.ask(attributes="b")
+        reported = await env.said("VolumeModifyFailed")
         error = "rpc error: code = DeadlineExceeded desc = the reply was lost"
         assert reported == f"{error}. Still modifying to VAC b"
-        claim = await stage.claim()
+        claim = await env.claim()
         assert on_its_way("InProgress", "b")(claim)
         assert conditions(claim)["ModifyingVolume"] == 'Modifying volume to "b" is still in progress.'
         (failed,) = [c for c in claim.status.conditions if c.type == "ModifyVolumeError"]
         assert (failed.reason, failed.message) == ("DeadlineExceeded", "the reply was lost")
-        await stage.ask(attributes="c")
+        await env.ask(attributes="c")
         hold.release()
-        await stage.until_claim(reached("c"))
-        assert tiers(stage) == ["b", "b", "c"]
+        await env.until_claim(reached("c"))
+        assert tiers(env) == ["b", "b", "c"]
 
 
 async def test_after_a_crash_everything_in_progress_is_uncertain() -> None:
-    async with real("modify") as stage:
-        await attributes(stage, "a", "b", "c")
-        await stage.bound(volumeAttributesClassName="a")
-        async with stage.process("resizer", failpoint="rpc:ControllerModifyVolume:after") as process:
-            await stage.ask(attributes="b")
-            await stage.killed(process)
-        await stage.ask(attributes="c")
-        async with stage.process("resizer"):
-            await stage.until_claim(reached("c"))
-        assert tiers(stage) == ["b", "b", "c"]
+    async with real("modify") as env:
+        await attributes(env, "a", "b", "c")
+        await env.bound(volumeAttributesClassName="a")
+        async with env.process("resizer", failpoint="rpc:ControllerModifyVolume:after") as process:
+            await env.ask(attributes="b")
+            await env.killed(process)
+        await env.ask(attributes="c")
+        async with env.process("resizer"):
+            await env.until_claim(reached("c"))
+        assert tiers(env) == ["b", "b", "c"]
 
 
 @pytest.mark.virtual
 async def test_after_another_final_error_the_next_try_takes_what_is_asked_for_now() -> None:
-    async with modifying() as stage:
-        stage.driver.script("ControllerModifyVolume", Fail(Code.INTERNAL, "no"))
-        await stage.ask(attributes="b")
-        claim = await stage.until_claim(lambda c: "ModifyVolumeError" in conditions(c))
+    async with modifying() as env:
+        env.driver.script("ControllerModifyVolume", Fail(Code.INTERNAL, "no"))
+        await env.ask(attributes="b")
+        claim = await env.until_claim(lambda c: "ModifyVolumeError" in conditions(c))
         assert on_its_way("InProgress", "b")(claim)
         assert conditions(claim)["ModifyingVolume"] == 'Modifying volume to "b" failed. Waiting for retry.'
-        await stage.ask(attributes="c")
-        await stage.until_claim(reached("c"))
-        assert tiers(stage) == ["b", "c"]
+        await env.ask(attributes="c")
+        await env.until_claim(reached("c"))
+        assert tiers(env) == ["b", "c"]
 
 
 @both
 async def test_wrong_arguments_are_infeasible_and_retried_slowly_until_the_claim_changes() -> None:
-    async with modifying() as stage:
-        stage.driver.always("ControllerModifyVolume", Fail(Code.INVALID_ARGUMENT, "no such tier"))
-        await stage.ask(attributes="b")
-        await stage.until_claim(on_its_way("Infeasible", "b"))
+    async with modifying() as env:
+        env.driver.always("ControllerModifyVolume", Fail(Code.INVALID_ARGUMENT, "no such tier"))
+        await env.ask(attributes="b")
+        await env.until_claim(on_its_way("Infeasible", "b"))
         longest = 300.0 if is_virtual() else QUICK["retry_interval_max"]
-        await stage.called("ControllerModifyVolume", 2, pause=longest)
-        stage.driver.always("ControllerModifyVolume", None)
-        await stage.ask(attributes="c")
-        await stage.until_claim(reached("c"))
-        assert (tiers(stage)[0], tiers(stage)[-1]) == ("b", "c")
+        await env.called("ControllerModifyVolume", 2, pause=longest)
+        env.driver.always("ControllerModifyVolume", None)
+        await env.ask(attributes="c")
+        await env.until_claim(reached("c"))
+        assert (tiers(env)[0], tiers(env)[-1]) == ("b", "c")
 
 
 @pytest.mark.virtual
 async def test_a_claim_that_asks_for_none_any_more_is_left_as_it_is() -> None:
-    async with virtual("modify") as stage, stage.sidecar(resizer.run, resizer.ResizerOptions()):
-        await attributes(stage, "b")
-        await stage.bound()
-        stage.driver.always("ControllerModifyVolume", Fail(Code.INVALID_ARGUMENT))
-        await stage.ask(attributes="b")
-        await stage.until_claim(on_its_way("Infeasible", "b"))
-        await stage.ask(attributes=None)
-        assert await stage.said("VolumeModifyCanceled") == "Cancelled modify."
-        claim = await stage.claim()
+    async with virtual("modify") as env, env.sidecar(resizer.run, resizer.ResizerOptions()):
+        await attributes(env, "b")
+        await env.bound()
+        env.driver.always("ControllerModifyVolume", Fail(Code.INVALID_ARGUMENT))
+        await env.ask(attributes="b")
+        await env.until_claim(on_its_way("Infeasible", "b"))
+        await env.ask(attributes=None)
+        assert await env.said("VolumeModifyCanceled") == "Cancelled modify."
+        claim = await env.claim()
         assert set(conditions(claim)) == {"ModifyVolumeError"}
         assert on_its_way("Infeasible", "b")(claim)
 
 
 @pytest.mark.virtual
 async def test_a_class_once_reached_cannot_be_taken_back_to_none() -> None:
-    async with modifying() as stage:
+    async with modifying() as env:
         with pytest.raises(Invalid):
-            await stage.ask(attributes=None)
+            await env.ask(attributes=None)
 
 
 @pytest.mark.virtual
 async def test_names_and_secrets_go_to_the_driver() -> None:
-    async with modifying(extra_modify_metadata=True) as stage:
+    async with modifying(extra_modify_metadata=True) as env:
         notes = {
             "volume.kubernetes.io/controller-modify-secret-name": "key",
             "volume.kubernetes.io/controller-modify-secret-namespace": "default",
         }
-        claim = await stage.claim()
+        claim = await env.claim()
         patch = {"metadata": {"annotations": notes}}
-        await stage.client.patch(PersistentVolume, claim.spec.volume_name, merge=patch)
+        await env.client.patch(PersistentVolume, claim.spec.volume_name, merge=patch)
         made = Secret(metadata=ObjectMeta(name="key", namespace="default"), data={"user": b"me"})
-        await stage.client.create(made)
-        await stage.ask(attributes="b")
-        await stage.until_claim(reached("b"))
-        (request,) = stage.driver.requests_of("ControllerModifyVolume")
+        await env.client.create(made)
+        await env.ask(attributes="b")
+        await env.until_claim(reached("b"))
+        (request,) = env.driver.requests_of("ControllerModifyVolume")
         assert dict(request.secrets) == {"user": "me"}
         assert dict(request.mutable_parameters) == {
             "tier": "b",
@@ -208,40 +214,40 @@ async def test_names_and_secrets_go_to_the_driver() -> None:
 @pytest.mark.virtual
 async def test_with_its_gate_off_nothing_is_modified() -> None:
     settings = resizer.ResizerOptions(feature_gates={"VolumeAttributesClass": False})
-    async with virtual("modify") as stage, stage.sidecar(resizer.run, settings):
-        await attributes(stage, "b")
-        await stage.bound()
-        await stage.ask(attributes="b")
+    async with virtual("modify") as env, env.sidecar(resizer.run, settings):
+        await attributes(env, "b")
+        await env.bound()
+        await env.ask(attributes="b")
         await asyncio.sleep(60)
-        assert tiers(stage) == []
+        assert tiers(env) == []
 
 
 @both
 async def test_a_class_in_use_that_is_deleted_is_held_until_nothing_refers_to_it() -> None:
-    async with modifying() as stage, stage.controllers(AttributesProtection):
-        stage.driver.script("ControllerModifyVolume", hold := Hold())
-        await stage.ask(attributes="b")
+    async with modifying() as env, env.controllers(AttributesProtection):
+        env.driver.script("ControllerModifyVolume", hold := Hold())
+        await env.ask(attributes="b")
         await hold.reached_event.wait()
-        await stage.client.delete(VolumeAttributesClass, "a")
-        await stage.rest(60)
-        assert (await stage.client.get(VolumeAttributesClass, "a")).is_deleting
+        await env.client.delete(VolumeAttributesClass, "a")
+        await env.rest(60)
+        assert (await env.client.get(VolumeAttributesClass, "a")).is_deleting
         hold.release()
-        await stage.until_claim(reached("b"))
-        await stage.gone(VolumeAttributesClass, "a")
-        await stage.client.delete(VolumeAttributesClass, "b")
-        await stage.client.delete(VolumeAttributesClass, "c")  # nobody's
-        await stage.gone(VolumeAttributesClass, "c")
-        await stage.rest(60)
-        assert (await stage.client.get(VolumeAttributesClass, "b")).is_deleting
-        await stage.client.delete(PersistentVolumeClaim, "data", "default")
-        await stage.gone(VolumeAttributesClass, "b")
+        await env.until_claim(reached("b"))
+        await env.gone(VolumeAttributesClass, "a")
+        await env.client.delete(VolumeAttributesClass, "b")
+        await env.client.delete(VolumeAttributesClass, "c")  # nobody's
+        await env.gone(VolumeAttributesClass, "c")
+        await env.rest(60)
+        assert (await env.client.get(VolumeAttributesClass, "b")).is_deleting
+        await env.client.delete(PersistentVolumeClaim, "data", "default")
+        await env.gone(VolumeAttributesClass, "b")
 
 
 @pytest.mark.virtual
 async def test_the_finalizer_of_a_class_comes_back_when_somebody_strips_it() -> None:
-    async with modifying() as stage, stage.controllers(AttributesProtection):
+    async with modifying() as env, env.controllers(AttributesProtection):
         stripped: dict[str, Any] = {"metadata": {"finalizers": []}}
-        await stage.client.patch(VolumeAttributesClass, "c", merge=stripped)
+        await env.client.patch(VolumeAttributesClass, "c", merge=stripped)
         await asyncio.sleep(1)
-        kept = await stage.client.get(VolumeAttributesClass, "c")
+        kept = await env.client.get(VolumeAttributesClass, "c")
         assert kept.metadata.finalizers == ("kubernetes.io/vac-protection",)

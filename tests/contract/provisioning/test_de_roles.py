@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.provisioning import snapping
-from tests.contract.provisioning.scene import virtual
+from tests.contract.provisioning.operations_env import virtual
 from volplane.api.coordination import Lease
 from volplane.api.core import Event
 from volplane.base import metrics
@@ -25,12 +25,12 @@ LEADING: dict[str, Any] = {"leader_election": True, "leader_election_namespace":
 
 async def test_each_role_leads_by_the_lease_that_upstream_uses() -> None:
     async with (
-        virtual("expand", "snapshots") as stage,
-        stage.sidecar(resizer.run, resizer.ResizerOptions(**LEADING)),
-        snapping.roles(stage, controller=LEADING, sidecar=LEADING),
+        virtual("expand", "snapshots") as env,
+        env.sidecar(resizer.run, resizer.ResizerOptions(**LEADING)),
+        snapping.roles(env, controller=LEADING, sidecar=LEADING),
     ):
         await asyncio.sleep(5)
-        leases = {lease.name for lease in await stage.client.list(Lease, "default")}
+        leases = {lease.name for lease in await env.client.list(Lease, "default")}
     assert leases == {
         "external-resizer-test-csi-example-com",
         "external-snapshotter-leader-test-csi-example-com",
@@ -39,31 +39,31 @@ async def test_each_role_leads_by_the_lease_that_upstream_uses() -> None:
 
 
 async def test_events_come_from_where_upstreams_come_from() -> None:
-    async with virtual("expand", "snapshots") as stage:
-        await snapping.snapshot_class(stage)
-        async with stage.sidecar(resizer.run, resizer.ResizerOptions()), snapping.roles(stage):
-            stage.driver.ready_after = 1
-            await stage.bound()
-            await stage.ask(size="2Gi")
-            await snapping.take(stage)
-            await snapping.ready(stage)
-            await stage.said("Resizing")
-            await stage.said("SnapshotReady", "snap")
-            reported = {e.reason: e.source.component for e in await stage.client.list(Event)}
+    async with virtual("expand", "snapshots") as env:
+        await snapping.snapshot_class(env)
+        async with env.sidecar(resizer.run, resizer.ResizerOptions()), snapping.roles(env):
+            env.driver.ready_after = 1
+            await env.bound()
+            await env.ask(size="2Gi")
+            await snapping.take(env)
+            await snapping.ready(env)
+            await env.said("Resizing")
+            await env.said("SnapshotReady", "snap")
+            reported = {e.reason: e.source.component for e in await env.client.list(Event)}
     assert reported["Resizing"] == "external-resizer test.csi.example.com"
     assert reported["SnapshotReady"] == "snapshot-controller"
 
 
 async def test_operations_are_measured_under_upstreams_names() -> None:
-    async with virtual("snapshots") as stage:
-        await snapping.snapshot_class(stage)
-        async with snapping.roles(stage):
-            await stage.bound()
-            await snapping.take(stage)
-            await snapping.ready(stage)
+    async with virtual("snapshots") as env:
+        await snapping.snapshot_class(env)
+        async with snapping.roles(env):
+            await env.bound()
+            await snapping.take(env)
+            await snapping.ready(env)
             await asyncio.sleep(1)
-            await snapping.drop(stage)
-            await snapping.gone(stage)
+            await snapping.drop(env)
+            await snapping.gone(env)
     text = metrics.render().decode()
     for name in ("CreateSnapshot", "CreateSnapshotAndReady", "DeleteSnapshot"):
         labels = f'driver_name="test.csi.example.com",operation_name="{name}",operation_status="success"'
@@ -108,19 +108,19 @@ def test_flags_have_upstreams_defaults(settings: type, expected: dict[str, objec
 
 
 async def test_alone_the_snapshot_controller_does_not_wait_for_ever_for_its_kinds() -> None:
-    async with virtual() as stage:
-        client = stage.client
+    async with virtual() as env:
+        client = env.client
         with pytest.raises(Unsupported, match="CRDs"):
             await role.run(client, role.SnapshotControllerOptions(retry_crd_interval_max=5.0), identity="me")
 
 
 async def test_a_snapshot_name_can_be_short() -> None:
-    async with virtual("snapshots") as stage:
-        await snapping.snapshot_class(stage)
+    async with virtual("snapshots") as env:
+        await snapping.snapshot_class(env)
         short = {"snapshot_name_prefix": "s", "snapshot_name_uuid_length": 8}
-        async with snapping.roles(stage, sidecar=short):
-            await stage.bound()
-            made = await snapping.take(stage)
-            await snapping.ready(stage)
-            (request,) = stage.driver.requests_of("CreateSnapshot")
+        async with snapping.roles(env, sidecar=short):
+            await env.bound()
+            made = await snapping.take(env)
+            await snapping.ready(env)
+            (request,) = env.driver.requests_of("CreateSnapshot")
             assert request.name == f"s-{made.uid.replace('-', '')[:8]}"

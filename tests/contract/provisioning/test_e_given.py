@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.scene import virtual
+from tests.contract.provisioning.operations_env import virtual
 from tests.contract.provisioning.snapping import (
     adopt,
     content_of,
@@ -29,100 +29,100 @@ both = pytest.mark.both
 
 
 async def test_a_snapshot_that_is_there_already_is_adopted() -> None:
-    async with snapshotting("list-snapshots") as stage:
-        await stage.bound()
-        await take(stage, "first")
-        first = await ready(stage, "first")
-        handle = (await content_of(stage, first)).status.snapshot_handle  # type: ignore[union-attr]
+    async with snapshotting("list-snapshots") as env:
+        await env.bound()
+        await take(env, "first")
+        first = await ready(env, "first")
+        handle = (await content_of(env, first)).status.snapshot_handle  # type: ignore[union-attr]
         assert handle is not None
-        await given(stage, handle)
-        made = await adopt(stage)
-        snapshot = await ready(stage)
-        content = await content_of(stage, snapshot)
+        await given(env, handle)
+        made = await adopt(env)
+        snapshot = await ready(env)
+        content = await content_of(env, snapshot)
         assert content.spec.volume_snapshot_ref.uid == made.uid
         assert snapshot.status is not None
         assert snapshot.status.restore_size == "1Gi"
-        (request,) = stage.driver.requests_of("ListSnapshots")
+        (request,) = env.driver.requests_of("ListSnapshots")
         assert request.snapshot_id == handle
-        assert len(stage.driver.requests_of("CreateSnapshot")) == 1
+        assert len(env.driver.requests_of("CreateSnapshot")) == 1
 
 
 @pytest.mark.virtual
 async def test_a_driver_without_a_list_is_believed() -> None:
-    async with snapshotting() as stage:
-        await given(stage, "snap-known")
-        await adopt(stage)
-        snapshot = await ready(stage)
+    async with snapshotting() as env:
+        await given(env, "snap-known")
+        await adopt(env)
+        snapshot = await ready(env)
         assert snapshot.status is not None
         assert snapshot.status.restore_size is None
 
 
 @both
 async def test_a_content_that_is_missing_is_waited_for() -> None:
-    async with snapshotting() as stage:
-        await adopt(stage)
-        assert await stage.said("SnapshotContentMissing", "snap") == "VolumeSnapshotContent is missing"
-        await given(stage, "snap-known")
-        await ready(stage)
+    async with snapshotting() as env:
+        await adopt(env)
+        assert await env.said("SnapshotContentMissing", "snap") == "VolumeSnapshotContent is missing"
+        await given(env, "snap-known")
+        await ready(env)
 
 
 @pytest.mark.virtual
 async def test_a_content_of_the_wrong_kind_is_not_bound() -> None:
-    async with snapshotting() as stage:
-        await stage.bound()
-        made = await take(stage)
-        await ready(stage)
-        await adopt(stage, "thief", snapshots.content_name(made))
-        reported = await stage.said("SnapshotContentMismatch", "thief")
+    async with snapshotting() as env:
+        await env.bound()
+        made = await take(env)
+        await ready(env)
+        await adopt(env, "thief", snapshots.content_name(made))
+        reported = await env.said("SnapshotContentMismatch", "thief")
         which = "is dynamically provisioned while expecting a pre-provisioned one"
         assert reported == f"VolumeSnapshotContent {which}"
-        assert not snapshots.bound_name(await get(stage, "thief"))
+        assert not snapshots.bound_name(await get(env, "thief"))
 
 
 @both
 async def test_a_content_that_points_to_another_snapshots_uid_is_never_bound() -> None:
-    async with snapshotting() as stage:
-        await given(stage, "snap-known", uid="somebody-else")
-        await adopt(stage)
-        reported = await stage.said("SnapshotContentMisbound", "snap")
+    async with snapshotting() as env:
+        await given(env, "snap-known", uid="somebody-else")
+        await adopt(env)
+        reported = await env.said("SnapshotContentMisbound", "snap")
         assert reported == "VolumeSnapshotContent [given] is bound to a different snapshot"
-        await stage.rest(1200)
-        snapshot = await get(stage)
+        await env.rest(1200)
+        snapshot = await get(env)
         assert not snapshots.is_ready(snapshot)
         assert not snapshots.bound_name(snapshot)
-        content = await stage.client.get(VolumeSnapshotContent, "given")
+        content = await env.client.get(VolumeSnapshotContent, "given")
         assert content.spec.volume_snapshot_ref.uid == "somebody-else"
 
 
 @both
 async def test_a_bound_snapshot_whose_content_is_gone_is_no_longer_ready() -> None:
-    async with snapshotting() as stage:
-        await stage.bound()
-        await take(stage)
-        snapshot = await ready(stage)
+    async with snapshotting() as env:
+        await env.bound()
+        await take(env)
+        snapshot = await ready(env)
         name = snapshots.bound_name(snapshot)
         stripped: dict[str, Any] = {"metadata": {"finalizers": []}}
-        await stage.client.delete(VolumeSnapshotContent, name)
-        await stage.client.patch(VolumeSnapshotContent, name, merge=stripped)
-        snapshot = await until_snapshot(stage, lambda s: not snapshots.is_ready(s))
+        await env.client.delete(VolumeSnapshotContent, name)
+        await env.client.patch(VolumeSnapshotContent, name, merge=stripped)
+        snapshot = await until_snapshot(env, lambda s: not snapshots.is_ready(s))
         assert error_of(snapshot) == "VolumeSnapshotContent is missing"
-        await stage.rest(1200)
+        await env.rest(1200)
         # No second snapshot is taken in the first one's name: it would show another moment.
-        assert await stage.client.find(VolumeSnapshotContent, name) is None
-        assert len(stage.driver.requests_of("CreateSnapshot")) == 1
+        assert await env.client.find(VolumeSnapshotContent, name) is None
+        assert len(env.driver.requests_of("CreateSnapshot")) == 1
 
 
 @both
 async def test_a_bound_snapshot_whose_content_points_elsewhere_is_misbound() -> None:
-    async with snapshotting() as stage:
-        await given(stage, "snap-known")
-        await adopt(stage)
-        await ready(stage)
+    async with snapshotting() as env:
+        await given(env, "snap-known")
+        await adopt(env)
+        await ready(env)
         other = {"spec": {"volumeSnapshotRef": {"uid": "somebody-else"}}}
-        await stage.client.patch(VolumeSnapshotContent, "given", merge=other)
-        reported = await stage.said("SnapshotMisbound", "snap")
+        await env.client.patch(VolumeSnapshotContent, "given", merge=other)
+        reported = await env.said("SnapshotMisbound", "snap")
         assert reported == "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly"
-        assert not snapshots.is_ready(await get(stage))
+        assert not snapshots.is_ready(await get(env))
 
 
 class Refusing:
@@ -144,11 +144,11 @@ class Refusing:
 
 @pytest.mark.virtual
 async def test_a_content_that_cannot_be_bound_is_told_on_the_snapshot() -> None:
-    async with virtual("snapshots") as stage:
-        client = Client(Refusing(stage.client.transport), component="snapshot-controller")
+    async with virtual("snapshots") as env:
+        client = Client(Refusing(env.client.transport), component="snapshot-controller")
         async with running(VolumeSnapshots(client).run()):
-            await given(stage, "snap-known")
-            await adopt(stage)
-            reported = await stage.said("SnapshotBindFailed", "snap")
+            await given(env, "snap-known")
+            await adopt(env)
+            reported = await env.said("SnapshotBindFailed", "snap")
             assert reported == "Snapshot failed to bind VolumeSnapshotContent, not you"
         await client.close()

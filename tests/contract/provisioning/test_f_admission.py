@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api_server.people import person
-from tests.contract.provisioning.stage import stage
+from tests.contract.provisioning.claims_env import claims_env
 from tests.loops.inprocess import running
 from tests.support import scripted
 from volplane.api import codec
@@ -72,7 +72,7 @@ async def test_a_class_that_is_not_set_becomes_the_newest_default(served: Any) -
 
 @pytest.mark.both
 async def test_a_class_that_is_missing_is_accepted_and_the_claim_waits() -> None:
-    async with stage(scripted.driver()) as s:
+    async with claims_env(scripted.driver()) as s:
         await s.claim(cls="missing")
         reported = await s.event("ProvisioningFailed")
         assert (reported.type, reported.message) == (
@@ -161,7 +161,7 @@ async def test_a_namespaces_quota_holds_for_the_number_and_the_size_of_its_claim
 
 @pytest.mark.virtual
 async def test_a_quota_tells_what_claims_use_of_it() -> None:
-    async with stage(roles=()) as s, running(ResourceQuotas(s.around.role("quota")).run()):
+    async with claims_env(roles=()) as s, running(ResourceQuotas(s.around.role("quota")).run()):
         gold = {"scopeName": "VolumeAttributesClass", "operator": "In", "values": ["gold"]}
         for name, more in (("all", {}), ("gold", {"scopeSelector": {"matchExpressions": [gold]}})):
             whole = {"hard": {"requests.storage": "5Gi", "persistentvolumeclaims": "9"}, **more}
@@ -235,7 +235,7 @@ async def test_what_may_change_in_a_class(served: Any) -> None:
 async def test_an_unknown_source_is_dropped_in_one_field_and_waits_for_a_populator_in_the_other() -> None:
     driver = scripted.driver()
     backup = {"apiGroup": "example.com", "kind": "Backup", "name": "b"}
-    async with stage(driver) as s:
+    async with claims_env(driver) as s:
         await s.storage_class()
         await s.claim("empty", dataSource=backup)
         mine, _ = await s.bound("empty")

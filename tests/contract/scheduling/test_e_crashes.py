@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.contract.provisioning.stage import PATIENCE
+from tests.contract.provisioning.claims_env import PATIENCE
 from tests.controllers.objects import account, claim, node, pod, storage_class, volume
 from tests.loops.inprocess import until
 from tests.support import role_processes

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.contract.provisioning.stage import QUICK_RETRIES
+from tests.contract.provisioning.claims_env import QUICK_RETRIES
 from tests.controllers.objects import claim as claim_of
 from tests.controllers.objects import storage_class
 from tests.loops.inprocess import running, until, world
@@ -39,7 +39,7 @@ GI = 1 << 30
 PATIENCE = 60.0
 
 
-class Stage:
+class OperationsEnv:
     def __init__(self, client: Client, driver: Any, connect: Callable[[str], Client], call: Any) -> None:
         self.client, self.driver = client, driver
         self._connect, self._call = connect, call
@@ -169,13 +169,13 @@ class Stage:
         return sum(e.count for e in found if e.reason == reason)
 
 
-def played(*features: str, mode: str = "Immediate") -> AbstractAsyncContextManager[Stage]:
+def operations_env(*features: str, mode: str = "Immediate") -> AbstractAsyncContextManager[OperationsEnv]:
     """Where the time of the test says."""
     return (virtual if is_virtual() else real)(*features, mode=mode)
 
 
 @asynccontextmanager
-async def virtual(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
+async def virtual(*features: str, mode: str = "Immediate") -> AsyncIterator[OperationsEnv]:
     driver = scripted.driver(*features)
     takes = not {"snapshots", "groups"}.isdisjoint(features)
     async with world() as w:
@@ -186,12 +186,12 @@ async def virtual(*features: str, mode: str = "Immediate") -> AsyncIterator[Stag
             yield caller
             await caller.close()
 
-        async with _furnished(Stage(w.client, driver, w.role, call), mode, snapshots=takes) as stage:
-            yield stage
+        async with _furnished(OperationsEnv(w.client, driver, w.role, call), mode, snapshots=takes) as env:
+            yield env
 
 
 @asynccontextmanager
-async def real(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
+async def real(*features: str, mode: str = "Immediate") -> AsyncIterator[OperationsEnv]:
     driver = scripted.driver(*features)
     takes = not {"snapshots", "groups"}.isdisjoint(features)
     async with AsyncExitStack() as stack:
@@ -203,24 +203,24 @@ async def real(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
             async with CsiChannel(socket.path, component=component) as channel:
                 yield channel
 
-        made = Stage(around.client, driver, around.role, call)
+        made = OperationsEnv(around.client, driver, around.role, call)
         made.kubeconfig, made.socket = around.kubeconfig, socket.path
         yield await stack.enter_async_context(_furnished(made, mode, snapshots=takes))
 
 
 @asynccontextmanager
-async def _furnished(stage: Stage, mode: str, *, snapshots: bool) -> AsyncIterator[Stage]:
+async def _furnished(env: OperationsEnv, mode: str, *, snapshots: bool) -> AsyncIterator[OperationsEnv]:
     """A class that lets its claims grow, and who makes and binds volumes."""
     for definition in definitions() if snapshots else ():
-        await stage.client.create(definition)
+        await env.client.create(definition)
     made = storage_class("fast", mode, provisioner=scripted.NAME, allowVolumeExpansion=True)
-    await stage.client.create(made)
+    await env.client.create(made)
     pauses = {} if is_virtual() else QUICK_RETRIES
     async with (
-        stage.controllers(Binder, ClaimProtection, VolumeProtection),
-        stage.sidecar(provisioner.run, provisioner.ProvisionerOptions(**pauses), "csi-provisioner"),
+        env.controllers(Binder, ClaimProtection, VolumeProtection),
+        env.sidecar(provisioner.run, provisioner.ProvisionerOptions(**pauses), "csi-provisioner"),
     ):
-        yield stage
+        yield env
 
 
 def directory_of(path: str) -> Path:

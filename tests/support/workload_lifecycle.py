@@ -40,7 +40,7 @@ def selected(app: str, **spec: Any) -> dict[str, Any]:
     return {"selector": {"matchLabels": {"app": app}}, "template": template(app), **spec}
 
 
-class WorkloadStory:
+class WorkloadLifecycle:
     def __init__(self, admin: HttpsTransport) -> None:
         self._admin = admin
 

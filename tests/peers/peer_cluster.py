@@ -34,7 +34,7 @@ DATA = f"{KUBELET}/csi-hostpath-data"  # where the host-path driver has its volu
 BUILT_IN = "volplane/"  # images that are coroutines of the node
 
 
-class Stage:
+class PeerCluster:
     """`up` with what a test of peers says to it."""
 
     def __init__(self, up: Up) -> None:
@@ -284,14 +284,14 @@ def without_snapshot_controller() -> list[str]:
 
 
 @contextmanager
-def staged(*arguments: str, nodes: int = 1) -> Iterator[Stage]:
+def run_peer_cluster(*arguments: str, nodes: int = 1) -> Iterator[PeerCluster]:
     with Up(*arguments, nodes=nodes) as up:
-        stage = Stage(up)
+        cluster = PeerCluster(up)
         try:
-            yield stage
-            stage.clean_up()
+            yield cluster
+            cluster.clean_up()
         finally:
-            stage.stop()
+            cluster.stop()
     assert up.leftovers() == {}
 
 

@@ -41,7 +41,7 @@ CONTROLLERS = {
 EVERYBODY = ("binder", "claim-protection", "volume-protection", "ephemeral", "provisioner")
 
 
-class Stage:
+class ClaimsEnv:
     def __init__(self, around: InProcessEnv | HttpsApiServer, driver: Any = None) -> None:
         self.around, self.client, self.driver = around, around.client, driver
 
@@ -163,7 +163,7 @@ def _space(kind: type[Any]) -> str:
 
 
 @asynccontextmanager
-async def stage(
+async def claims_env(
     driver: Any = None,
     roles: tuple[str, ...] = EVERYBODY,
     *,
@@ -171,7 +171,7 @@ async def stage(
     client: Any = None,
     on: Callable[[], AbstractAsyncContextManager[InProcessEnv | HttpsApiServer]] | None = None,
     **settings: Any,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[ClaimsEnv]:
     """`binder` are its options, `settings` the provisioner's, `client` the one that the provisioner uses,
     `on` the server where it is not the usual one.
     """
@@ -187,7 +187,7 @@ async def stage(
         if driver is not None and "provisioner" in roles:
             role = client(around) if client is not None else around.role("csi-provisioner")
             await stack.enter_async_context(provisioning(role, driver, **settings))
-        yield Stage(around, driver)
+        yield ClaimsEnv(around, driver)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -48,12 +49,30 @@ def _alias(place: Path) -> str:
 
 
 def processes(directory: Path) -> dict[int, str]:
-    """Processes that have the directory in their arguments, open files or mounts."""
+    """Processes that have the directory in their arguments, open files or mounts.
+
+    Not those of a test beside ours that have copied our mounts into a mount namespace of theirs.
+    """
     found = {}
     for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
-        if pid != os.getpid() and (why := next(_ties(pid, str(directory)), "")):
+        if pid == os.getpid() or not (why := next(_ties(pid, str(directory)), "")):
+            continue
+        if not (why.endswith(MOUNTED) and _is_of_another_run(pid, directory)):
             found[pid] = why
     return found
+
+
+def _is_of_another_run(pid: int, directory: Path) -> bool:
+    """Whether a process has mounts of the directory as copies only, and its TMPDIR is that of other tests."""
+    variables = b""
+    with suppress(OSError):  # it has ended
+        variables = Path(f"/proc/{pid}/environ").read_bytes()
+    found = re.search(rb"(?:^|\0)TMPDIR=([^\0]+)", variables)
+    return (
+        found is not None
+        and not directory.is_relative_to(os.fsdecode(found[1]))
+        and _is_copied(pid, str(directory))
+    )
 
 
 def _ties(pid: int, place: str) -> Iterator[str]:

@@ -58,6 +58,9 @@ async def test_verbs_and_options() -> None:
     assert await complete("explain", "--ku") == ["--kubeconfig"]
     assert await complete("explain", "pvc/x", "-o", "") == ["text", "json"]
     assert "--no-color" in await complete("--no")
+    assert await complete("service", "") == ["install", "uninstall"]
+    assert await complete("export", "l") == ["logs"]
+    assert await complete("service", "install", "--un") == ["--unit-dir"]
 
 
 async def test_kinds_are_completed_without_a_cluster(tmp_path: Path) -> None:
@@ -111,6 +114,9 @@ async def test_contexts_clusters_and_users_are_those_of_the_kubeconfig(tmp_path:
     assert await complete("explain", "--context", "", env=env) == ["dev", "prod"]
     assert await complete("explain", "--cluster", "e", env=env) == ["east"]
     assert await complete("explain", "--user", "", env=env) == ["me"]
+    assert await complete("doctor", "--user", "", env=env) == ["me"]
+    assert await complete("import", "--cluster", "", env=env) == ["east"]
+    assert await complete("export", "objects", "--context", "p", env=env) == ["prod"]
 
 
 async def test_names_of_clusters_on_this_machine(tmp_path: Path) -> None:
@@ -118,7 +124,10 @@ async def test_names_of_clusters_on_this_machine(tmp_path: Path) -> None:
         directory = tmp_path / f".volplane-{name}"
         directory.mkdir()
         (directory / "up.lock").touch()
-    assert await complete("status", "--name", "", env={"HOME": str(tmp_path)}) == ["dev", "test"]
+    env = {"HOME": str(tmp_path)}
+    assert await complete("status", "--name", "", env=env) == ["dev", "test"]
+    assert await complete("service", "uninstall", "--name", "d", env=env) == ["dev"]
+    assert await complete("export", "logs", "--name", "t", env=env) == ["test"]
 
 
 async def test_a_credential_plugin_is_not_asked_for_input(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from tests.cli.test_lifecycle import Machine, make_machine
 from tests.support import machine
-from tests.support.up import wait_until
+from tests.support.up import VOLPLANE, wait_until
 from volplane.cluster import lifecycle
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.service import build_unit, choose_unit
@@ -141,3 +142,76 @@ def test_what_is_wrong_with_a_service_is_said(home: Machine) -> None:
     os.makedirs(home.home / ".config" / "systemd" / "user")
     home.run("service", "install", "--user", "--unit-dir", str(home.home / ".config" / "systemd" / "user"))
     assert "volplane service uninstall --user" in home.run("delete", "--yes", code=1)
+
+
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >>"$HOME/asked"
+case "$*" in *"$REFUSED"*) echo "because of me" >&2; exit 1;; esac
+"""
+WITH_SYSTEMD = 'mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system && exec "$@"'
+
+
+class MachineWithSystemd(Machine):
+    """Its systemd notes what it is asked for, and does nothing."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        program = home / "bin" / "systemctl"
+        program.parent.mkdir()
+        program.write_text(SYSTEMCTL)
+        program.chmod(0o755)
+        self.env |= {"PATH": f"{program.parent}:{self.env['PATH']}", "REFUSED": "nothing"}
+
+    def ask(self, *words: str, code: int = 0, **env: str) -> str:
+        done = subprocess.run(
+            ["unshare", "--mount", "/bin/sh", "-c", WITH_SYSTEMD, "sh", VOLPLANE, *words],
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def take_asked(self) -> list[str]:
+        """What systemctl was asked for since the last call."""
+        file = self.home / "asked"
+        words = file.read_text().splitlines() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return words
+
+
+@pytest.mark.root
+def test_systemd_is_asked_and_its_refusals_are_said(tmp_path: Path) -> None:
+    machine, name = MachineWithSystemd(tmp_path), "volplane.service"
+    unit = tmp_path / ".config" / "systemd" / "user" / name
+    shown = machine.ask("service", "install", "--user", "--no-start")
+    assert f"{name} starts with the machine" in shown
+    assert machine.take_asked() == ["--user daemon-reload", f"--user enable {name}"]
+    shown = machine.ask("service", "install", "--user", "--wait", "0.1s", code=1)
+    assert f"{name} is not ready within 0.1 seconds; see volplane logs" in shown
+    assert machine.take_asked()[-1] == f"--user restart {name}"
+    shown = machine.ask("service", "install", "--user", code=1, REFUSED="restart")
+    assert f"systemctl --user restart {name} failed: because of me" in shown
+    assert f"start it with systemctl --user start {name}" in machine.ask("start", code=1)
+    shown = machine.ask("service", "uninstall", "--user", code=1, REFUSED="disable")
+    assert f"systemctl --user disable --now {name} failed: because of me" in shown
+    assert unit.exists()
+    machine.take_asked()
+    assert f"removed {unit}" in machine.ask("service", "uninstall", "--user")
+    assert not unit.exists()
+    assert machine.take_asked() == [f"--user disable --now {name}", "--user daemon-reload"]
+    (tmp_path / "bin" / "systemctl").unlink()
+    only = {"PATH": str(link_programs(tmp_path / "programs", "mount", "mkdir"))}
+    shown = machine.ask("service", "install", "--user", code=1, **only)
+    assert "systemctl --user daemon-reload: systemctl failed with code 127: not installed" in shown
+
+
+def link_programs(directory: Path, *programs: str) -> Path:
+    directory.mkdir()
+    for program in ("unshare", *programs):
+        path = shutil.which(program)
+        assert path is not None
+        (directory / program).symlink_to(path)
+    return directory

@@ -21,7 +21,7 @@ from volplane.api.errors import Unauthorized
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.client.https import HttpsTransport
-from volplane.client.kubeconfig import BadKubeconfig, ContextChoice
+from volplane.client.kubeconfig import BadKubeconfig, ContextChoice, update
 from volplane.web.client.proxy import Proxy, find_proxy
 
 V1 = "client.authentication.k8s.io/v1"
@@ -92,6 +92,7 @@ def make_jwt(expires: float) -> str:
         ),
         (with_user({}, {"server": "ldap://x"}), "not an HTTP address"),
         (with_user({"token": "t", "username": "n"}), "a token and a password"),
+        (with_user({"token": "t\n"}), "user 'u' has a line break or such in what is sent as Authorization"),
         (with_user({"client-certificate-data": "eA=="}), "no client-key"),
         (with_user({"client-certificate-data": "eA==", "client-key-data": "eA=="}), "cannot be used"),
         (with_user({"as-groups": ["g"]}), "but not as"),
@@ -282,6 +283,12 @@ async def test_a_plugins_certificate_is_presented_and_renewed(place: Path) -> No
         (json.dumps({"kind": "ExecCredential", "apiVersion": V1}), {}, "answers without a status"),
         ({}, {}, "neither a token nor a certificate"),
         ({"clientKeyData": "x"}, {}, "not with both"),
+        ({"token": "t\n"}, {}, "a token that has a line break"),
+        (
+            {"token": "t", "expirationTimestamp": "2126-01-02T03:04:05"},
+            {},
+            r"no ExecCredential: .*timezone.*status\.expirationTimestamp",
+        ),
         ({"clientKeyData": "x", "clientCertificateData": "y"}, {}, "certificate cannot be used"),
         ({}, {"args": ["-c", "raise SystemExit(4)"]}, "failed with exit code 4"),
         (
@@ -346,3 +353,20 @@ async def test_a_kubeconfigs_user_can_act_as_another(place: Path) -> None:
         transport = kubeconfig.load(write(place, config))
         assert await who_am_i(transport) == "jane"
         await transport.close()
+
+
+@pytest.mark.parametrize("case", ["a directory", "below a file", "its lock"])
+def test_a_kubeconfig_that_cannot_be_written_is_named(place: Path, case: str) -> None:
+    source, target = write(place, with_user({"token": "t"}), "source"), place / "config"
+    if case == "a directory":
+        target.mkdir()
+    elif case == "below a file":
+        target.touch()
+        target = target / "config"
+    else:
+        target = place / ("x" * 252)  # and .lock is too long for a name
+    with pytest.raises(
+        BadKubeconfig, match=rf"{place}.*(Is a directory|File exists|too long|Not a directory)"
+    ):
+        update.add_context(target, source, "volplane")
+    assert not list(place.glob("*.lock"))

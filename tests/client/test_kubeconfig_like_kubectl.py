@@ -62,7 +62,10 @@ async def ask_kubectl(place: Path, files: str, *flags: str) -> str:
 async def ask_volplane(files: str, choice: ContextChoice = kubeconfig.CURRENT) -> str:
     """Who we are to the server; "" if we are not answered."""
     listed = kubeconfig.list_files({"KUBECONFIG": files})
-    transport = kubeconfig.load(listed, choice)
+    try:
+        transport = kubeconfig.load(listed, choice)
+    except kubeconfig.BadKubeconfig:
+        return ""
     try:
         return await who_am_i(transport)
     except APIError:
@@ -211,6 +214,170 @@ async def test_a_plugin_gets_the_same_information(place: Path, version: str, inf
         by_kubectl, *_, by_us = runs_of(place)
         assert by_us == by_kubectl
         assert ("cluster" in by_us["spec"]) is informed
+
+
+V1BETA1 = "client.authentication.k8s.io/v1beta1"
+TOKEN = "$TOKEN"  # in an answer: the administrator's
+
+
+def answer(status: object, *, kind: str = "ExecCredential", version: str = V1) -> str:
+    return json.dumps({"kind": kind, "apiVersion": version, "status": status})
+
+
+def token(**more: object) -> str:
+    return answer({"token": TOKEN, **more})
+
+
+GOOD = token()
+ANSWERS: dict[str, tuple[str, bool]] = {  # what a plugin prints, and whether it is accepted
+    "token": (GOOD, True),
+    "valid token": (token(expirationTimestamp="2126-01-02T03:04:05Z"), True),
+    "valid token of another zone": (token(expirationTimestamp="2126-01-02T03:04:05.678+02:00"), True),
+    "expired token": (token(expirationTimestamp="2001-01-02T03:04:05Z"), True),
+    "expiration is null": (token(expirationTimestamp=None), True),
+    "expiration without a zone": (token(expirationTimestamp="2126-01-02T03:04:05"), False),
+    "expiration without a time": (token(expirationTimestamp="2126-01-02"), False),
+    "expiration is empty": (token(expirationTimestamp=""), False),
+    "expiration is a number": (token(expirationTimestamp=4922999045), False),
+    "unknown field": (token(colour="blue"), True),
+    "wrong token": (answer({"token": "wrong"}), False),
+    "token is a number": (answer({"token": 7}), False),
+    "token with a line break": (answer({"token": f"{TOKEN}\n"}), False),
+    "token and a certificate without a key": (token(clientCertificateData="x"), False),
+    "certificate that is none": (answer({"clientCertificateData": "x", "clientKeyData": "y"}), False),
+    "empty status": (answer({}), False),
+    "status is null": (answer(None), False),
+    "no status": (json.dumps({"kind": "ExecCredential", "apiVersion": V1}), False),
+    "another kind": (answer({"token": TOKEN}, kind="Secret"), False),
+    "no kind": (json.dumps({"apiVersion": V1, "status": {"token": TOKEN}}), True),
+    "no version": (json.dumps({"kind": "ExecCredential", "status": {"token": TOKEN}}), False),
+    "another version": (answer({"token": TOKEN}, version=V1BETA1), False),
+    "no JSON": ("hello", False),
+    "nothing": ("", False),
+    "list": (f"[{GOOD}]", False),
+    "text behind it": (f"{GOOD} more", False),
+    "YAML without a zone": (
+        f"apiVersion: {V1}\nkind: ExecCredential\n"
+        f"status:\n  token: {TOKEN}\n  expirationTimestamp: 2126-01-02T03:04:05\n",
+        False,
+    ),
+    "YAML": (f"apiVersion: {V1}\nkind: ExecCredential\nstatus:\n  token: {TOKEN}\n", True),
+}
+
+
+async def ask_both(place: Path, api: HttpsApiServer, login: dict[str, Any]) -> tuple[str, str]:
+    """Who kubectl and we are to the server with this login; "" if not answered."""
+    path = str(write(place, with_admin_user(api.kubeconfig, login)))
+    return await ask_kubectl(place, path), await ask_volplane(path)
+
+
+async def test_answers_of_plugins_are_read_in_the_same_way(place: Path) -> None:
+    found = {}
+    async with https_apiserver() as api:
+        for name, (text, _) in ANSWERS.items():
+            login = exec_user(place, text.replace(TOKEN, api.server.admin_token))
+            found[name] = await ask_both(place, api, login)
+    assert found == {name: ("kubernetes-admin" * good,) * 2 for name, (_, good) in ANSWERS.items()}
+
+
+CONFIGURATIONS: dict[str, tuple[dict[str, Any], bool]] = {  # and whether it is accepted
+    "Never": ({}, True),
+    "IfAvailable": ({"interactiveMode": "IfAvailable"}, True),
+    "Always, without a terminal": ({"interactiveMode": "Always"}, False),
+    "another mode": ({"interactiveMode": "Sometimes"}, False),
+    "no mode": ({"interactiveMode": None}, False),
+    "no mode in v1beta1": ({"interactiveMode": None, "apiVersion": V1BETA1}, True),
+    "v1alpha1": ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, False),
+    "another group": ({"apiVersion": "v1"}, False),
+    "no version": ({"apiVersion": None}, False),
+    "not installed": ({"command": "no-such-plugin"}, False),
+    "no command": ({"command": None}, False),
+    "fails": ({"args": ["-c", "raise SystemExit(3)"]}, False),
+    "says nothing": ({"args": None}, False),  # an interpreter without input
+    "variables": ({"env": [{"name": "X", "value": "1"}]}, True),
+    "empty value": ({"env": [{"name": "X", "value": ""}]}, True),
+    "variable without a name": ({"env": [{"value": "1"}]}, False),
+}
+
+
+async def test_configurations_of_plugins_are_read_in_the_same_way(place: Path) -> None:
+    found = {}
+    async with https_apiserver() as api:
+        for name, (config, _) in CONFIGURATIONS.items():
+            version = config.get("apiVersion") or V1
+            login = exec_user(place, answer({"token": api.server.admin_token}, version=version), **config)
+            login["exec"] = {key: value for key, value in login["exec"].items() if value is not None}
+            found[name] = await ask_both(place, api, login)
+    assert found == {name: ("kubernetes-admin" * good,) * 2 for name, (_, good) in CONFIGURATIONS.items()}
+
+
+async def test_a_plugin_gets_the_same_environment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own variables go before those of the user."""
+    script = place / "plugin"
+    printed = token()
+    script.write_text(f"#!/bin/sh\nenv | grep ^SEEN_ | sort >>{place}/seen\ncat <<E\n{printed}\nE\n")
+    script.chmod(0o700)
+    monkeypatch.setenv("SEEN_USER", "user")
+    monkeypatch.setenv("SEEN_BOTH", "user")
+    async with https_apiserver() as api:
+        own = {"SEEN_BOTH": "plugin", "SEEN_OWN": "a b", "SEEN_EMPTY": "", "TOKEN": api.server.admin_token}
+        variables = [{"name": name, "value": value} for name, value in own.items()]
+        login = {"exec": {"apiVersion": V1, "command": "./plugin", "interactiveMode": "Never"}}
+        login["exec"]["env"] = variables  # type: ignore[assignment]
+        path = str(write(place, with_admin_user(api.kubeconfig, login)))
+        seen = []
+        for ask in (ask_kubectl(place, path), ask_volplane(path)):
+            assert await ask == "kubernetes-admin"
+            seen.append((place / "seen").read_text().splitlines()[-4:])
+        assert seen[0] == seen[1] == ["SEEN_BOTH=plugin", "SEEN_EMPTY=", "SEEN_OWN=a b", "SEEN_USER=user"]
+
+
+@pytest.mark.parametrize("with_token", [False, True])
+async def test_certificates_of_plugins_are_presented_in_the_same_way(place: Path, with_token: bool) -> None:
+    async with https_apiserver() as api:
+        pair = api.server.authority.client("test-plugin", "someone", ("system:masters",))
+        status = {"clientCertificateData": pair.cert.decode(), "clientKeyData": pair.key.decode()}
+        if with_token:
+            status["token"] = api.server.admin_token
+        path = str(write(place, with_admin_user(api.kubeconfig, exec_user(place, status))))
+        by_kubectl = await ask_kubectl(place, path)
+        assert by_kubectl == await ask_volplane(path)
+        assert by_kubectl == "someone" or with_token
+
+
+@pytest.mark.parametrize(
+    ("expires", "again"), [("2126-01-02T03:04:05Z", False), ("2001-01-01T00:00:00Z", True)]
+)
+async def test_credentials_of_plugins_are_kept_until_they_expire(
+    place: Path, expires: str, again: bool
+) -> None:
+    """Both are asked for an object with an empty cache, which takes them several requests."""
+    async with https_apiserver() as api:
+        status = {"token": api.server.admin_token, "expirationTimestamp": expires}
+        path = str(write(place, with_admin_user(api.kubeconfig, exec_user(place, status))))
+        code, _, errors = await run_kubectl(place, path, "get", "namespaces,pods", "-A")
+        assert code == 0, errors
+        by_kubectl = len(runs_of(place))
+        transport = kubeconfig.load(path)
+        for _ in range(3):
+            assert await who_am_i(transport) == "kubernetes-admin"
+        await transport.close()
+        by_us = len(runs_of(place)) - by_kubectl
+        assert (by_kubectl > 1, by_us > 1) == (again, again)
+
+
+@pytest.mark.parametrize("other", ["client certificate", "auth-provider"])
+async def test_a_plugin_beside_another_login_is_treated_in_the_same_way(place: Path, other: str) -> None:
+    async with https_apiserver() as api:
+        login = exec_user(place, {"token": api.server.admin_token})
+        if other == "auth-provider":
+            login |= {"auth-provider": {"name": "oidc", "config": {"id-token": "x"}}}
+        else:
+            login |= admin_of(api.kubeconfig)["users"][0]["user"]
+        path = str(write(place, with_admin_user(api.kubeconfig, login)))
+        expected = "" if other == "auth-provider" else "kubernetes-admin"
+        assert await ask_kubectl(place, path) == await ask_volplane(path) == expected
+        assert not (place / "runs").exists()
 
 
 @pytest.mark.parametrize("program", ["kubectl", "volplane"])

@@ -1,4 +1,4 @@
-"""A first start that fails leaves no process and no mount."""
+"""A first start that fails leaves no process, mount or network."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import machine
 from volplane.cluster.single_process import Cluster, ClusterOptions
 from volplane.host import mounts
 from volplane.node.containers import records
@@ -40,6 +41,7 @@ async def test_the_containers_of_a_discarded_cluster_are_killed(tmp_path: Path) 
     assert not mounts.read_table().under(str(tmp_path / "c"))
     assert not (tmp_path / "c").exists()
     assert not running(cluster.pids)
+    assert machine.interfaces(tmp_path) == {}
 
 
 def running(pids: list[int]) -> list[int]:

@@ -52,6 +52,25 @@ def test_a_cluster_that_is_asked_for_must_be_there(
     assert f"no cluster in {place.format(home=tmp_path)}:" in str(cluster["advice"])
 
 
+def test_context_cluster_and_user_choose_in_the_kubeconfig(tmp_path: Path) -> None:
+    """As for the other verbs: an entry that is not there is named."""
+    config = tmp_path / "config"
+    config.write_text(
+        json.dumps(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "east", "user": "me"}}],
+                "clusters": [{"name": "east", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "users": [{"name": "me", "user": {"token": "t"}}],
+            }
+        )
+    )
+    for section, known in (("context", "c"), ("cluster", "east"), ("user", "me")):
+        words = ("--kubeconfig", str(config), f"--{section}", "other")
+        (cluster,) = [check for check in ask(*words, home=tmp_path, code=3) if check["area"] == "cluster"]
+        assert f"no {section} 'other'; there are: {known}" in str(cluster["text"])
+
+
 def test_the_disk_of_the_named_cluster_is_checked(tmp_path: Path) -> None:
     (tmp_path / ".volplane-x").mkdir()
     texts = [str(check["text"]) for check in ask("--name", "x", home=tmp_path, code=3)]

@@ -95,7 +95,11 @@ def _add_flags(command: Command, data_dir_help: str) -> Command:
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    wrapped = cast("Command", run)
+    return choice_options(cast("Command", run), data_dir_help)
+
+
+def choice_options(command: Command, data_dir_help: str) -> Command:
+    """Add the options alone, for a verb that chooses the cluster itself."""
     for option in (
         click.option("--data-dir", default="", metavar="DIR", help=data_dir_help),
         click.option("--name", default="", metavar="NAME", help="cluster of `volplane up --name NAME`"),
@@ -106,8 +110,8 @@ def _add_flags(command: Command, data_dir_help: str) -> Command:
             "--kubeconfig", default="", metavar="FILE", help="any Kubernetes cluster; default: as kubectl"
         ),
     ):
-        wrapped = option(wrapped)
-    return wrapped
+        command = option(command)
+    return command
 
 
 def choose_cluster(kubeconfig: str, data_dir: str, context: ContextChoice, name: str = "") -> ClusterChoice:

@@ -40,7 +40,10 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def add_completions(verb: str, command: click.Command) -> None:
-    """Complete the values of a verb's arguments and options."""
+    """Complete the values of a verb's arguments and options, and those of its own verbs."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            add_completions(verb, each)
     for parameter in command.params:
         complete = _find_completion(verb, parameter)
         if complete is not None:
@@ -65,8 +68,8 @@ def _find_completion(verb: str, parameter: click.Parameter) -> Complete | None:
             return partial(_complete_role, ())
         case (("explain" | "journey" | "states"), "namespace"):
             return _complete_namespace
-        case (("explain" | "journey" | "states" | "world" | "plugins"), ("context" | "cluster" | "user")):
-            return _complete_kubeconfig_entry
+        case _, ("context" | "cluster" | "user") if isinstance(parameter, click.Option):
+            return None if parameter.is_flag else _complete_kubeconfig_entry
         case _, "name":
             return _complete_cluster_name
     return None

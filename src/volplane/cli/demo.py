@@ -12,12 +12,15 @@ import click
 from rich.console import Console
 
 from volplane.api.core import Pod
+from volplane.base.tasks import run_until
 from volplane.base.user_namespace import is_user_namespace
 from volplane.cli.demo_script import NAMESPACE, DemoScript
 from volplane.cli.demo_table import DemoTable
+from volplane.cli.error import CommandError
 from volplane.cli.explain import explain_target
 from volplane.cli.options import LEVELS
 from volplane.cli.serve import require_root, serve
+from volplane.cli.stop_signals import end_start
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.client.snapshot_cache import SnapshotCaches
@@ -40,10 +43,11 @@ def command(keep: bool, log_level: str) -> None:
 
     Starts a cluster of two nodes in a temporary directory, creates a claim and a pod through the API, prints
     each step with the component that took it, moves the pod to the other node, reads the data back, and
-    removes everything.
+    removes everything, also after Ctrl-C.
     """
     require_root()
     directory = Path(tempfile.mkdtemp(prefix="volplane-demo-"))
+    directory.rmdir()  # the cluster creates it, and removes it if its start does not complete
     try:
         serve(lambda stop: _demo(directory, stop), level=log_level)
     finally:
@@ -64,26 +68,46 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
             "  Without root there are no loop devices: the volume is a shared directory (StorageClass efs).\n"
             "  With a disk: sudo volplane demo"
         )
-    async with Cluster(ClusterOptions(data_dir=str(directory), nodes=2, ui="off")) as cluster:
-        await cluster.wait_ready()
-        console.print(f"  ready after {time.monotonic() - began:.2f} s at {cluster.url}\n")
-        transport = kubeconfig.load(cluster.layout.kubeconfig, agent="volplane-demo")
-        client = Client(transport, component="volplane-demo")
-        try:
-            script = DemoScript(
-                client,
-                directory,
-                lambda pod: _explain(cluster, transport, pod),
-                storage_class=DIRECTORIES if is_user_namespace() else DISKS,
-            )
-            await _run_script(console, script, DemoTable(cluster.trace))
-        finally:
-            await client.close()
-            await transport.close()
+    me = asyncio.current_task()
+    assert me is not None
+    canceller = asyncio.create_task(end_start(stop, me, may_exit=False), name="end of a start")
+    try:
+        async with Cluster(ClusterOptions(data_dir=str(directory), nodes=2, ui="off")) as cluster:
+            canceller.cancel()
+            await run_until(stop, _show_steps(console, cluster, directory, began))
+            if stop.is_set():
+                console.print("\nStopping: pods, volumes, disks")
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        me.uncancel()  # the start did not complete in time
+    finally:
+        canceller.cancel()
     left = await asyncio.to_thread(_find_leftovers, directory)
-    console.print(f"Stopped. {left or 'No mount, loop device, network or process of the demo is left.'}")
+    state = "Stopped before its end." if stop.is_set() else "Stopped."
+    console.print(f"{state} {left or 'No mount, loop device, network or process of the demo is left.'}")
     if left:
         raise SystemExit(1)
+    if stop.is_set():
+        raise click.exceptions.Abort
+
+
+async def _show_steps(console: Console, cluster: Cluster, directory: Path, began: float) -> None:
+    await cluster.wait_ready()
+    console.print(f"  ready after {time.monotonic() - began:.2f} s at {cluster.url}\n")
+    transport = kubeconfig.load(cluster.layout.kubeconfig, agent="volplane-demo")
+    client = Client(transport, component="volplane-demo")
+    try:
+        script = DemoScript(
+            client,
+            directory,
+            lambda pod: _explain(cluster, transport, pod),
+            storage_class=DIRECTORIES if is_user_namespace() else DISKS,
+        )
+        await _run_script(console, script, DemoTable(cluster.trace))
+    finally:
+        await client.close()
+        await transport.close()
 
 
 async def _explain(cluster: Cluster, transport: Transport, pod: str) -> ExplainResult:
@@ -107,7 +131,7 @@ async def _run_script(console: Console, script: DemoScript, steps: DemoTable) ->
     attached = ", detach and attach included" if script.storage_class == DISKS else ""
     console.print(f"           the pod moved in {script.moved_in * 1000:.0f} ms{attached}\n")
     if script.read != script.line:
-        raise SystemExit("the data is not what was written")
+        raise CommandError("the data is not what was written")
     for what in await script.clean_up():
         console.print(f"  removed: {what}")
     console.print()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import click
 import msgspec
 
-from volplane.cli.cluster_reader import choose_cluster, read_cluster, resolve_name
+from volplane.cli.cluster_reader import choice_options, choose_cluster, read_cluster, resolve_name
 from volplane.cli.error import CommandError
 from volplane.client.client import Client
-from volplane.client.kubeconfig import ContextChoice
+from volplane.client.kubeconfig import CURRENT, ContextChoice
 from volplane.client.snapshot_cache import SnapshotCaches
 from volplane.explain.doctor import (
     DoctorArea,
@@ -25,12 +26,11 @@ DEFAULT_DIRECTORY = "~/.volplane"
 
 
 @click.command()
-@click.option("--kubeconfig", default="", metavar="FILE", help="any Kubernetes cluster; default: as kubectl")
-@click.option("--context", default="", metavar="NAME", help="context of the kubeconfig")
-@click.option("--name", default="", metavar="NAME", help="cluster of `volplane up --name NAME`")
-@click.option("--data-dir", default="", metavar="DIR", help="cluster of `volplane up`")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="output format")
-def command(kubeconfig: str, context: str, name: str, data_dir: str, output: str) -> None:
+@partial(choice_options, data_dir_help="cluster of `volplane up`")
+def command(
+    kubeconfig: str, context: str, cluster: str, user: str, name: str, data_dir: str, output: str
+) -> None:
     """Check this machine, the rights of this user, and the cluster, and say what to do.
 
     Changes nothing, and runs on any operating system. Without a cluster, only the machine is checked. Exit
@@ -38,7 +38,7 @@ def command(kubeconfig: str, context: str, name: str, data_dir: str, output: str
     """
     directory = resolve_name(name, data_dir) if name else data_dir or DEFAULT_DIRECTORY
     found = [*check_machine(directory), *check_rights()]
-    found += _check_cluster(kubeconfig, data_dir, context, name)
+    found += _check_cluster(kubeconfig, data_dir, ContextChoice(context, cluster, user), name)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
     else:
@@ -46,11 +46,11 @@ def command(kubeconfig: str, context: str, name: str, data_dir: str, output: str
     sys.exit(FOUND if any(check.is_problem for check in found) else 0)
 
 
-def _check_cluster(kubeconfig: str, data_dir: str, context: str, name: str) -> list[DoctorCheck]:
+def _check_cluster(kubeconfig: str, data_dir: str, context: ContextChoice, name: str) -> list[DoctorCheck]:
     area = DoctorArea.CLUSTER
-    is_named = bool(kubeconfig or data_dir or context or name)
+    is_named = bool(kubeconfig or data_dir or name) or context != CURRENT
     try:
-        chosen = choose_cluster(kubeconfig, data_dir, ContextChoice(context), name)
+        chosen = choose_cluster(kubeconfig, data_dir, context, name)
     except CommandError as error:
         return [DoctorCheck(area, "not checked", str(error), is_named)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from volplane.cli import cluster_directory
-from volplane.cli.background import prepare_directory, start_cluster
+from volplane.cli.background import start_cluster
 from volplane.cli.cluster_directory import directory_options, require_cluster, require_known_version
 from volplane.cli.error import CommandError
 from volplane.cli.options import DURATION
@@ -35,8 +35,7 @@ def command(role: str, wait: float, update_kubeconfig: bool, layout: DataDirecto
     require_root(layout)
     require_known_version(layout)
     _refuse_service(layout)
-    prepare_directory(layout)
-    start_cluster(layout, load_start_options(layout).arguments, fresh=False, timeout=wait)
+    start_cluster(layout, load_start_options(layout).arguments, timeout=wait)
     if update_kubeconfig:
         cluster_directory.update_kubeconfig(layout)
 

@@ -6,6 +6,7 @@ import click
 
 from volplane.cli.cluster_directory import describe_choice, directory_options, require_cluster
 from volplane.cli.error import CommandError
+from volplane.cli.progress import ProgressLine
 from volplane.cluster import lifecycle
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.leftovers import describe_leftovers
@@ -31,7 +32,8 @@ def stop_cluster(layout: DataDirectory) -> None:
         return
     click.echo("stopping: pods, volumes, disks")
     try:
-        lifecycle.stop(layout)
+        with ProgressLine() as progress:
+            lifecycle.stop(layout, report=lambda: progress.update("stopping"))
     except lifecycle.StillRunning as error:
         raise CommandError(f"{error}; see volplane logs{describe_choice(layout)}") from error
     except PermissionError as error:

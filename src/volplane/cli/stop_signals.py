@@ -12,6 +12,7 @@ from types import FrameType
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 HANG_TIMEOUT = 20.0  # seconds without a response, while stopping, after which the event loop counts as hung
+START_TIMEOUT = 15.0  # seconds that a start gets to complete after it is asked to stop
 
 
 class StopSignals:
@@ -34,7 +35,8 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._watch.ident is None:
             self._watch.start()
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with suppress(RuntimeError):  # the loop is closed: the work has ended
+                self._loop.call_soon_threadsafe(self._stop.set)
         elif number == signal.SIGINT:
             os._exit(130)
 
@@ -48,3 +50,22 @@ class StopSignals:
                 time.sleep(1.0)
             os.write(2, b"volplane: the process hangs and does not stop; exiting without cleanup\n")
             os._exit(1)
+
+
+async def end_start(stop: asyncio.Event, start: asyncio.Task[None], *, may_exit: bool = True) -> None:
+    """After a stop request, let the start complete, so that everything can be taken down in order. Cancel a
+    start that hangs. `may_exit`: exit if it does not end then.
+    """
+    await stop.wait()
+    print(
+        f"stopping when the start is complete, or after {START_TIMEOUT:.0f} s; "
+        "press Ctrl-C again to exit at once",
+        flush=True,
+    )
+    await asyncio.sleep(START_TIMEOUT)
+    start.cancel()
+    if not may_exit:
+        return
+    await asyncio.sleep(START_TIMEOUT)
+    print("the start does not end: exiting without cleanup", flush=True)
+    os._exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,13 +13,14 @@ from msgspec import structs
 
 from volplane.base.tasks import run_until
 from volplane.cli import cluster_directory
-from volplane.cli.background import prepare_directory, start_cluster
+from volplane.cli.background import start_cluster
 from volplane.cli.cluster_directory import NAME, choose_directory, require_known_version
 from volplane.cli.driver_options import add_driver_options, describe_drivers, resolve_user_drivers
 from volplane.cli.error import CommandError
 from volplane.cli.options import DURATION, LEVELS, command_words, options
 from volplane.cli.runtime_options import load_saved, resolve_runtime
 from volplane.cli.serve import FEWEST_FILES, require_root, serve
+from volplane.cli.stop_signals import end_start
 from volplane.cluster.container_runtime import find_unused_runtime
 from volplane.cluster.data_directory import DataDirectory
 from volplane.cluster.errors import CannotStart
@@ -38,7 +38,6 @@ from volplane.cluster.single_process import (
 from volplane.cluster.user_drivers import BadImageSyntax, UserDrivers, check_own_images
 
 TAKE_OVER = 30.0  # seconds
-WAIT_TIMEOUT = 15.0  # seconds that a start gets to complete after it is asked to stop
 
 
 @click.command()
@@ -100,14 +99,16 @@ def _start_in_background(
     settings: ClusterOptions, drivers: UserDrivers, separate: bool, log_level: str, timeout: float
 ) -> None:
     layout = DataDirectory(settings.data_dir)
-    fresh = prepare_directory(layout)
     saved = options_to_save(drivers, settings)
-    if saved != load_saved(layout):  # `up` finds them there; it has another working directory
-        layout.write(layout.saved_options, saved)
+
+    def prepare() -> None:
+        if saved != load_saved(layout):  # `up` finds them there; it has another working directory
+            layout.write(layout.saved_options, saved)
+
     words = [*command_words(settings, hide=("data_dir",)), f"--log-level={log_level.lower()}"]
     if separate:
         words.append("--separate")
-    start_cluster(layout, words, fresh=fresh, timeout=timeout)
+    start_cluster(layout, words, timeout=timeout, prepare=prepare)
 
 
 async def _up(
@@ -121,7 +122,7 @@ async def _up(
     began = time.monotonic()
     me = asyncio.current_task()
     assert me is not None
-    canceller = asyncio.create_task(_end_start(stop, me), name="end of a start")
+    canceller = asyncio.create_task(end_start(stop, me), name="end of a start")
     try:
         async with (
             MultiProcessCluster(settings, drivers) if separate else Cluster(settings, drivers) as cluster
@@ -147,22 +148,6 @@ async def _up(
             f" {cluster.layout.directory} removes it:{listed}"
         )
     _say("stopped")
-
-
-async def _end_start(stop: asyncio.Event, start: asyncio.Task[None]) -> None:
-    """After a stop request, let the start complete, so that everything can be taken down in order. Cancel a
-    start that hangs, and exit if it does not end then.
-    """
-    await stop.wait()
-    _say(
-        f"stopping when the start is complete, or after {WAIT_TIMEOUT:.0f} s; "
-        "press Ctrl-C again to exit at once"
-    )
-    await asyncio.sleep(WAIT_TIMEOUT)
-    start.cancel()
-    await asyncio.sleep(WAIT_TIMEOUT)
-    _say("the start does not end: exiting without cleanup")
-    os._exit(1)
 
 
 async def _serve(

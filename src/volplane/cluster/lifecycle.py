@@ -183,30 +183,45 @@ def _watch(directory: Path, changes: int, stack: ExitStack) -> inotify.Inotify |
     return None
 
 
-def stop(layout: DataDirectory, timeout: float = STOP_TIMEOUT) -> bool:
-    """Stop a cluster and wait. Returns whether it ran. Raises StillRunning."""
+def stop(
+    layout: DataDirectory, timeout: float = STOP_TIMEOUT, report: Callable[[], None] = lambda: None
+) -> bool:
+    """Stop a cluster and wait; `report` is called each second. Returns whether it ran. Raises
+    StillRunning.
+    """
     found = find_processes(layout)
     if found.phase is ClusterPhase.STOPPED:
         return False
     with suppress(ProcessLookupError):
         os.kill(found.supervisor or found.pid, signal.SIGTERM)
     pids = [pid for pid in (found.supervisor, found.pid) if pid]
-    _wait_stopped(layout, pids, lambda: True, timeout)
+    _wait_stopped(layout, pids, lambda: True, timeout, report)
     return True
 
 
-def stop_start(layout: DataDirectory, process: Process, timeout: float = STOP_TIMEOUT) -> None:
-    """Stop a cluster whose supervisor may not hold its lock yet. Raises StillRunning."""
+def stop_start(
+    layout: DataDirectory,
+    process: Process,
+    timeout: float = STOP_TIMEOUT,
+    report: Callable[[], None] = lambda: None,
+) -> None:
+    """Stop a cluster whose supervisor may not hold its lock yet; `report` is called each second. Raises
+    StillRunning.
+    """
     if process.running:
         process.send(signal.SIGTERM)
-    _wait_stopped(layout, [process.pid], lambda: not process.running, timeout)
+    _wait_stopped(layout, [process.pid], lambda: not process.running, timeout, report)
 
 
 def _wait_stopped(
-    layout: DataDirectory, pids: Iterable[int], has_ended: Callable[[], bool], timeout: float
+    layout: DataDirectory,
+    pids: Iterable[int],
+    has_ended: Callable[[], bool],
+    timeout: float,
+    report: Callable[[], None],
 ) -> None:
     def has_stopped() -> bool:
         return has_ended() and find_processes(layout).phase is ClusterPhase.STOPPED
 
-    if not wait_until(has_stopped, timeout, directory=layout.directory, pids=pids):
+    if not wait_until(has_stopped, timeout, directory=layout.directory, pids=pids, report=report):
         raise StillRunning(f"{layout.directory} has not stopped within {timeout:g} seconds")

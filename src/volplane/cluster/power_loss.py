@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from volplane.cluster.data_directory import ClusterMember, DataDirectory
-from volplane.host import Host
+from volplane.host import Host, network
 from volplane.node.containers import records
 from volplane.node.containers.cri.removal import remove_node
 
@@ -36,9 +36,15 @@ async def discard(layout: DataDirectory, members: Mapping[ClusterMember, str]) -
     try:
         for member, runtime in members.items():
             await lose_power(member.root, host, runtime)
+        await host.call(_remove_bridge, layout.bridge)
         await host.call(layout.discard)
     finally:
         await host.close()
+
+
+def _remove_bridge(name: str) -> None:
+    if os.path.exists(f"/sys/class/net/{name}"):  # else there may be no right to ask the kernel
+        network.remove_bridge(name)
 
 
 def kill_containers(directory: str, name: str = "") -> int:

@@ -81,10 +81,15 @@ def merge_files(files: Iterable[str | Path]) -> MergedKubeconfig:
     return MergedKubeconfig(paths, current, entries)
 
 
+def parse_yaml(text: str | bytes) -> Any:
+    """Raises yaml.YAMLError."""
+    return yaml.load(text, Loader=_Loader)
+
+
 def read_file(path: Path) -> Mapping[str, Any]:
     """Raises BadKubeconfig."""
     try:
-        config = yaml.load(path.read_text(), Loader=_Loader)
+        config = parse_yaml(path.read_text())
     except OSError as error:
         raise BadKubeconfig(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

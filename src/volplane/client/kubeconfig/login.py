@@ -53,6 +53,8 @@ def read_login(user: KubeconfigEntry, describe_cluster: Callable[[], ClusterInfo
         source = CredentialPlugin(user, read_exec_config(user), describe_cluster())
     elif user.fields.get("auth-provider") is not None:
         headers.append(("Authorization", f"Bearer {_provider_token(user)}"))
+    if wrong := next((header for header, value in headers if not value.isprintable()), ""):
+        raise user.error(f"user {user.name!r} has a line break or such in what is sent as {wrong}")
     return Login(tuple(headers), source, certificate, key)
 
 

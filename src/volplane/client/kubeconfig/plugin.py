@@ -15,14 +15,15 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, field
+import yaml
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from volplane.api.errors import Unauthorized
 from volplane.client.credentials import Credentials
-from volplane.client.kubeconfig.files import KubeconfigEntry
+from volplane.client.kubeconfig.files import KubeconfigEntry, parse_yaml
 
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
@@ -61,7 +62,7 @@ class ClusterInfo(Struct, frozen=True, omit_defaults=True, rename="kebab"):
 
 
 class _Status(Struct, rename="camel"):
-    expiration_timestamp: datetime | None = None
+    expiration_timestamp: Annotated[datetime, Meta(tz=True)] | None = None
     token: str = ""
     client_certificate_data: str = ""
     client_key_data: str = ""
@@ -163,12 +164,14 @@ class CredentialPlugin:
 
     def _read(self, output: bytes) -> Credentials:
         try:
-            answer = msgspec.json.decode(output, type=_ExecCredential)
-        except msgspec.DecodeError as error:
+            text = output if output.lstrip().startswith(b"{") else msgspec.json.encode(parse_yaml(output))
+            answer = msgspec.json.decode(text, type=_ExecCredential)
+        except (msgspec.DecodeError, yaml.YAMLError, TypeError, ValueError) as error:
             raise self._error(
                 f"the output of {self._config.command} is no ExecCredential: {error}"
             ) from error
-        if answer.kind != "ExecCredential" or answer.api_version != self._config.api_version:
+        # As in client-go, which reads YAML, too, and knows the kind that it expects.
+        if answer.kind not in ("", "ExecCredential") or answer.api_version != self._config.api_version:
             raise self._error(
                 f"{self._config.command} answers with {answer.kind or 'no kind'} of"
                 f" {answer.api_version or 'no apiVersion'}, not of {self._config.api_version}"
@@ -180,6 +183,8 @@ class CredentialPlugin:
             raise self._error(f"{self._config.command} answers with a certificate or a key, not with both")
         if not status.token and not status.client_key_data:
             raise self._error(f"{self._config.command} answers with neither a token nor a certificate")
+        if not status.token.isascii() or not status.token.isprintable():
+            raise self._error(f"{self._config.command} answers with a token that has a line break or such")
         self._expires = status.expiration_timestamp
         pair = f"{status.client_certificate_data}\n{status.client_key_data}" if status.client_key_data else ""
         return Credentials(status.token, pair.encode())

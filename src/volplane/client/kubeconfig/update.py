@@ -65,18 +65,23 @@ def _remove(config: dict[str, Any], section: str, name: str) -> bool:
 @contextmanager
 def _change(path: Path) -> Iterator[dict[str, Any]]:
     """The content of a kubeconfig, which is written at the end of the block."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Path(f"{path}.lock")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadKubeconfig(f"cannot create {path.parent}: {error.strerror}") from error
     try:
         os.close(os.open(lock, os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         raise BadKubeconfig(f"{path} is locked: remove {lock} if no kubectl runs") from None
     except OSError as error:
-        raise BadKubeconfig(f"{lock}: {error.strerror}") from error
+        raise BadKubeconfig(f"cannot write {error.filename}: {error.strerror}") from error
     try:
         config = {"apiVersion": "v1", "kind": "Config", **(read_file(path) if path.exists() else {})}
         yield config
         text = yaml.safe_dump(config, sort_keys=False)
         atomic_write(str(path.resolve()), text.encode(), 0o600, durable=True)
+    except OSError as error:
+        raise BadKubeconfig(f"cannot write {path}: {error.strerror}") from error
     finally:
         lock.unlink(missing_ok=True)

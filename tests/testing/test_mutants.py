@@ -139,6 +139,18 @@ CAUGHT = {
     "names-collide": ("provision/odd names", "CSI: CreateVolume", "are one volume"),
     "trusts-ids": ("delete/path in an id", "CSI: DeleteVolume", "DeleteVolume of '../bystander"),
     "publishes-any-path": ("publish/path in an id", "CSI: NodePublishVolume Errors", "(OK) has published"),
+    "trusts-base-names": ("delete/path in an id", "CSI: DeleteVolume", "DeleteVolume of 'x/dir-"),
+    "trusts-dots": ("delete/path in an id", "CSI: DeleteVolume", "DeleteVolume of '.' (OK) has deleted"),
+    "publishes-base-names": (
+        "publish/path in an id",
+        "CSI: NodePublishVolume Errors",
+        "NodePublishVolume of 'x/' (OK) has published",
+    ),
+    "names-are-ids": (
+        "provision/odd names",
+        "CSI: CreateVolume",
+        "with the name '.' is not a new one",
+    ),
     "confirms-anything": (
         "validate/what cannot be done",
         "CSI: ValidateVolumeCapabilities",

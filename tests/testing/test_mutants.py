@@ -173,6 +173,11 @@ CAUGHT = {
         "CSI: NodePublishVolume Errors",
         "published writable and stays so",
     ),
+    "ignores-other-file-system": (
+        "publish/other capability",
+        "CSI: NodeStageVolume Errors",
+        "staged as ext4 and stays so",
+    ),
     "moves-its-topology": ("topology/after a move", "CSI: ListVolumes", "ListVolumes reports it in"),
     "snapshot-undoes-expansion": (
         "snapshot/while it grows",

@@ -31,6 +31,7 @@ DEEPEST = 5  # directories that a path in an id climbs
 NO_FILE_SYSTEM = "volplane-no-such-fs"
 FILE_SYSTEMS = ("ext4", "xfs")
 BYSTANDER_FILE = "not of a volume"  # a name that no case writes into a volume
+INCOMPATIBLE = (Code.ALREADY_EXISTS, Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
 FLAG = "noexec"  # an option of every file system, which can be seen at the target
 
 
@@ -440,21 +441,26 @@ async def _mount_of(env: SocketEnv, volume: VolumeUnderTest, node: DriverSocket)
 @case(
     "publish/other capability",
     "NodePublishVolume Errors",
-    "Publishing at a used target with another `readonly` is ALREADY_EXISTS, or the target changes.",
+    "Publishing at a used target with another `readonly` is ALREADY_EXISTS, or the target changes. So is"
+    " staging at a used path with another file system.",
     "create",
 )
 async def other_capability(env: SocketEnv) -> None:
     if env.is_read_only:
         raise NotSupported("the given volumes are always published with readonly")
-    (volume, written), node = await env.create_with_data(), env.nodes[0]
-    target = volume.target(node)
+    volume, written = await env.create_with_data()
+    await _publish_with_readonly(env, volume, written)
+    await _stage_with_other_file_system(env, volume)
+
+
+async def _publish_with_readonly(env: SocketEnv, volume: VolumeUnderTest, written: bytes) -> None:
+    node, target = env.nodes[0], volume.target(env.nodes[0])
     request = volume.mount_request(node, target, readonly=True)
     try:
         await node.call("NodePublishVolume", request)
     except CallError as error:
-        codes = (Code.ALREADY_EXISTS, Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
         require(
-            error.code in codes,
+            error.code in INCOMPATIBLE,
             f"NodePublishVolume with readonly at a writable target: {error}, expected ALREADY_EXISTS",
         )
         await env.expect_data(volume, target, written, "after a refused NodePublishVolume")
@@ -466,4 +472,34 @@ async def other_capability(env: SocketEnv) -> None:
     raise CaseFailure(
         f"NodePublishVolume with readonly returned OK for {target}, which is published writable and stays so:"
         " expected ALREADY_EXISTS"
+    )
+
+
+async def _stage_with_other_file_system(env: SocketEnv, volume: VolumeUnderTest) -> None:
+    """Stage again with another type; nothing for volumes that are not disks with a known one."""
+    node = env.nodes[0]
+    if not env.capabilities.has("stage"):
+        return
+    entry = (await env.host.mounts()).at(volume.staging(node))
+    if entry is None or not is_disk(entry) or entry.fstype not in FILE_SYSTEMS:
+        return
+    other = next(kind for kind in FILE_SYSTEMS if kind != entry.fstype)
+    request = volume.stage_request(node)
+    request.volume_capability.mount.fs_type = other
+    try:
+        await node.call("NodeStageVolume", request)
+    except CallError as error:
+        require(
+            error.code in INCOMPATIBLE,
+            f"NodeStageVolume as {other} of a volume that is staged as {entry.fstype}: {error}, expected"
+            " ALREADY_EXISTS",
+            section="NodeStageVolume Errors",
+        )
+        return
+    now = (await env.host.mounts()).at(volume.staging(node))
+    require(
+        now is not None and now.fstype == other,
+        f"NodeStageVolume as {other} returned OK for a volume that is staged as {entry.fstype} and stays so:"
+        " expected ALREADY_EXISTS",
+        section="NodeStageVolume Errors",
     )

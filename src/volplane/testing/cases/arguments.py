@@ -266,8 +266,8 @@ async def publish_path(env: SocketEnv) -> None:
             f"NodePublishVolume of {id!r} ({answer}) has published a directory that is not the driver's",
         )
     shutil.rmtree(kept)
-    if env.is_read_only:
-        return
+    if env.capabilities.has("given"):
+        return  # nothing but the data of cases is written to them
     directory = await _directory_of(env, await env.create_and_publish())
     if directory is None:
         return

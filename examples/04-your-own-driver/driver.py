@@ -1,7 +1,9 @@
 """A CSI driver whose volumes are directories that all nodes share, like those of a file server."""
 
 import asyncio
+import hashlib
 import os
+import re
 import shutil
 import sys
 
@@ -9,6 +11,7 @@ from volplane import sdk
 from volplane.sdk import errors, v1
 
 GIB = 1 << 30
+ID = re.compile("folder-[0-9a-f]{16}")
 
 
 class Folders(sdk.Driver):
@@ -24,21 +27,24 @@ class Folders(sdk.Driver):
         await self.host.close()
 
     def path(self, volume: str) -> str:
-        return os.path.join(self.root, os.path.basename(volume))
+        return os.path.join(self.root, volume)
 
     async def check(self, volume: str) -> None:
-        if not await self.host.call(os.path.isdir, self.path(volume)):
+        # An id is any text, also "..": only those that this driver makes are used as paths.
+        if not ID.fullmatch(volume) or not await self.host.call(os.path.isdir, self.path(volume)):
             raise errors.NotFound(f"there is no volume {volume}")
 
     async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
         if any(capability.HasField("block") for capability in request.volume_capabilities):
             raise errors.InvalidArgument("a directory is not a block device")
-        await self.host.call(os.makedirs, self.path(request.name), 0o777, True)
+        volume = f"folder-{hashlib.sha256(request.name.encode()).hexdigest()[:16]}"
+        await self.host.call(os.makedirs, self.path(volume), 0o777, True)
         size = request.capacity_range.required_bytes or GIB
-        return v1.CreateVolumeResponse(volume=v1.Volume(volume_id=request.name, capacity_bytes=size))
+        return v1.CreateVolumeResponse(volume=v1.Volume(volume_id=volume, capacity_bytes=size))
 
     async def delete_volume(self, request: v1.DeleteVolumeRequest) -> v1.DeleteVolumeResponse:
-        await self.host.call(shutil.rmtree, self.path(request.volume_id), True)
+        if ID.fullmatch(request.volume_id):
+            await self.host.call(shutil.rmtree, self.path(request.volume_id), True)
         return v1.DeleteVolumeResponse()
 
     async def validate_volume_capabilities(

@@ -10,6 +10,7 @@ from tests.support.sample_driver.sequence_mutants import SEQUENCE_MUTANTS
 from volplane.cluster import external_driver
 from volplane.testing import driver_run, runner
 from volplane.testing.cases import ALL_CASES
+from volplane.testing.cases.expand import CANNOT_GROW, may_grow_mounted_ext
 from volplane.testing.runner import CaseResult, CaseSettings, CaseVerdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -139,6 +140,18 @@ CAUGHT = {
     "names-collide": ("provision/odd names", "CSI: CreateVolume", "are one volume"),
     "trusts-ids": ("delete/path in an id", "CSI: DeleteVolume", "DeleteVolume of '../bystander"),
     "publishes-any-path": ("publish/path in an id", "CSI: NodePublishVolume Errors", "(OK) has published"),
+    "trusts-base-names": ("delete/path in an id", "CSI: DeleteVolume", "DeleteVolume of 'x/dir-"),
+    "trusts-dots": ("delete/path in an id", "CSI: DeleteVolume", "DeleteVolume of '.' (OK) has deleted"),
+    "publishes-base-names": (
+        "publish/path in an id",
+        "CSI: NodePublishVolume Errors",
+        "NodePublishVolume of 'x/' (OK) has published",
+    ),
+    "names-are-ids": (
+        "provision/odd names",
+        "CSI: CreateVolume",
+        "with the name '.' is not a new one",
+    ),
     "confirms-anything": (
         "validate/what cannot be done",
         "CSI: ValidateVolumeCapabilities",
@@ -159,6 +172,11 @@ CAUGHT = {
         "publish/other capability",
         "CSI: NodePublishVolume Errors",
         "published writable and stays so",
+    ),
+    "ignores-other-file-system": (
+        "publish/other capability",
+        "CSI: NodeStageVolume Errors",
+        "staged as ext4 and stays so",
     ),
     "moves-its-topology": ("topology/after a move", "CSI: ListVolumes", "ListVolumes reports it in"),
     "snapshot-undoes-expansion": (
@@ -310,6 +328,22 @@ async def test_a_file_system_that_this_machine_cannot_grow_is_not_a_failure_of_t
         nodes=1,
     )
     assert [one.verdict for one in run.results] == [CaseVerdict.PASSED] * 2, run.results
+
+
+async def test_a_claim_that_this_machine_cannot_grow_is_not_a_failure_of_the_driver() -> None:
+    run = await driver_run.run_driver_tests(
+        external_driver.from_command(sample_driver.command_line("grows-while-staging")),
+        runner.select_cases(ALL_CASES, "^cluster/expand$", ""),
+        CaseSettings(seed=SEED, timeout=120.0),
+        lambda result: None,
+        secrets={"key": "open sesame"},
+        nodes=1,
+    )
+    [found] = run.results
+    if may_grow_mounted_ext():
+        assert found.verdict is CaseVerdict.PASSED, found.reason
+    else:
+        assert (found.verdict, found.reason) == (CaseVerdict.SKIPPED, f"not supported: {CANNOT_GROW}")
 
 
 async def test_a_driver_that_never_starts_again_fails_one_case_of_a_cluster() -> None:

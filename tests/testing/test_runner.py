@@ -344,6 +344,29 @@ async def test_the_timeout_of_a_case_limits_its_cleanup_too() -> None:
     assert loop.time() - began < 61
 
 
+@pytest.mark.virtual
+async def test_a_method_that_hangs_in_a_cleanup_is_waited_for_only_once() -> None:
+    class Hanging(Idle):
+        async def clean(self) -> list[str]:
+            async def send() -> None:
+                await asyncio.sleep(1e6)
+
+            await self.tap.intercept("DeleteVolume", "me", "here", v1.DeleteVolumeRequest(), send)
+            return []
+
+    world, loop = Hanging(), asyncio.get_running_loop()
+    began = loop.time()
+    assert (await judged(nothing, world=world)).reason == "cleanup failed: cleanup does not finish"
+    assert world.tap.unanswered == {"DeleteVolume"}
+    once = loop.time() - began
+    again = await judged(nothing, world=world)
+    assert again.reason == (
+        "cleanup failed: cleanup does not finish: no answer to DeleteVolume for 5 s, as in an earlier case"
+    )
+    assert loop.time() - began < once + 7
+    assert world.recovered == 2
+
+
 def test_secrets_are_sent_as_they_are_written(tmp_path: Path) -> None:
     file = tmp_path / "secrets.yaml"
     file.write_text("enabled: true\npin: 007\nsize: 1.0\nempty:\nquoted: 'no'\n")

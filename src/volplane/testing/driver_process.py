@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import shlex
 import shutil
 import signal
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from volplane.host import Host
 START_TIMEOUT = 60.0  # seconds until the driver's socket must accept connections
 REPORT_AFTER = 5.0  # seconds of waiting until it is reported
 CONNECT_TIMEOUT = 0.1  # seconds for one try
+ORPHAN_TIMEOUT = 10.0  # seconds for a killed process to end
 LOG_TAIL = 4000  # characters of its log
 SECRETS = "/var/run/secrets"
 
@@ -172,10 +174,15 @@ class DriverProcess:
             await self._host.call(self._kill_orphans)
 
     def _kill_orphans(self) -> None:
-        """Kill processes that have left the session, as the end of a container would."""
-        for pid in _with_variable(f"CSI_SOCKET={self.socket}"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Kill processes that have left the session, as the end of a container would, and wait for their end.
+
+        A child that has not run its program yet still has the driver's sockets: until it has ended, it would
+        accept the connections of those who wait for the driver's next process.
+        """
+        with ExitStack() as stack:
+            for process in [_kill(pid, stack) for pid in _with_variable(f"CSI_SOCKET={self.socket}")]:
+                if process is not None:
+                    select.select([process], [], [], ORPHAN_TIMEOUT)
 
     async def restart(self) -> None:
         await self.kill()
@@ -265,6 +272,16 @@ def _with_variable(assignment: str) -> list[int]:
                 if wanted in b"\0" + file.read() + b"\0":
                     found.append(int(entry))
     return found
+
+
+def _kill(pid: int, stack: ExitStack) -> int | None:
+    """Kill a process; a descriptor that is readable when it has ended, or None if it has."""
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        stack.callback(os.close, process)
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        return process
+    return None
 
 
 def _session(leader: int, states: str = "") -> list[int]:

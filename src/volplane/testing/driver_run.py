@@ -149,7 +149,7 @@ async def _run_socket_cases(
     if any(case.name == sanity.CASE for case in cases):
         on_case_start(sanity.CASE)
         for result in await sanity.run(env, env.directory / "sanity"):
-            on_result(result)
+            on_result(runner.redact_secrets(result, env.secrets.values()))
 
 
 async def _run_cluster_cases(

@@ -11,11 +11,11 @@ import asyncio
 import re
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -34,6 +34,8 @@ RECOVERY_TIMEOUT = 30.0  # seconds to find out what a case waited for, or to res
 HANG_LIMIT = 5.0  # seconds for a method that did not answer in an earlier case
 HANG_INTERVAL = 0.5  # seconds between two looks at such calls
 MIN_SECRET_LENGTH = 4  # shorter strings occur everywhere, and are not redacted
+
+Result = TypeVar("Result")
 
 
 class CaseVerdict(StrEnum):
@@ -164,7 +166,7 @@ async def _try_case(
 ) -> None:
     try:
         async with asyncio.timeout(settings.timeout):
-            await _run_unless_it_hangs_again(env, case, first)
+            await _run_unless_it_hangs_again(env, case.run(env), first)
     except NotSupported as reason:
         result.verdict, result.reason = CaseVerdict.SKIPPED, f"not supported: {reason}"
     except CaseFailure as error:
@@ -174,7 +176,7 @@ async def _try_case(
     except TimeoutError:
         waited = await _describe_wait(env)
         calls = env.tap.since(first)
-        env.tap.unanswered |= {call.method for call in _open_calls(calls)}
+        _record_unanswered(env.tap, calls)
         _fail(result, _calls_without_answer(settings.timeout, calls, waited))
         await _recover(env)
     except _HangsAgain as error:
@@ -191,15 +193,19 @@ class _HangsAgain(Exception):
     """A method did not answer in an earlier case, nor does it now."""
 
 
-async def _run_unless_it_hangs_again(env: CaseEnvironment, case: Case, first: int) -> None:
-    """Run the case; end it early if a method that did not answer before does not answer again."""
+async def _run_unless_it_hangs_again(env: CaseEnvironment, work: Awaitable[Result], first: int) -> Result:
+    """Run a case or its cleanup; end it early if a method that did not answer before does not again."""
     if not env.tap.unanswered:
-        return await case.run(env)
-    async with background(case.run(env), _wait_for_hanging_call(env.tap, first)) as (running, hanging):
+        return await work
+    async with background(work, _wait_for_hanging_call(env.tap, first)) as (running, hanging):
         await asyncio.wait({running, hanging}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             raise _HangsAgain(hanging.result())
-        await running
+        return cast("Result", await running)
+
+
+def _record_unanswered(tap: CallInterceptor, calls: Sequence[CsiCall]) -> None:
+    tap.unanswered |= {call.method for call in _open_calls(calls)}
 
 
 async def _wait_for_hanging_call(tap: CallInterceptor, first: int) -> str:
@@ -230,11 +236,14 @@ async def _recover(env: CaseEnvironment) -> None:
 
 
 async def _clean_up(env: CaseEnvironment, result: CaseResult, settings: CaseSettings) -> None:
+    first = env.tap.mark()
     try:
         async with asyncio.timeout(min(CLEANUP_TIMEOUT, max(settings.timeout, RECOVERY_TIMEOUT))):
-            problems = await env.clean()
-    except (TimeoutError, DriverStartError) as error:
-        problems = [f"cleanup does not finish {error}".rstrip()]
+            problems = await _run_unless_it_hangs_again(env, env.clean(), first)
+    except (TimeoutError, DriverStartError, _HangsAgain) as error:
+        problems = [f"cleanup does not finish: {error}" if str(error) else "cleanup does not finish"]
+        if isinstance(error, TimeoutError):
+            _record_unanswered(env.tap, env.tap.since(first))
         await _recover(env)
     if problems and result.verdict is not CaseVerdict.FAILED:
         result.verdict_at = time.monotonic()

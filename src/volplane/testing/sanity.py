@@ -32,11 +32,15 @@ SECRETS = (
 CREATE_PATH = """#!/bin/sh
 exec mktemp -d "$1.XXXXXX"
 """
-# Unmount what the driver has left, innermost first, before anything is removed.
-REMOVE_PATH = """#!/bin/sh
-for left in $(awk -v at="$1" '$5 == at || index($5, at "/") == 1 {print $5}' /proc/self/mountinfo | tac); do
-    umount -l "$left" || exit 1
-done
+# Unmount what the driver has left, innermost first, before anything is removed. In the table of mounts spaces
+# and backslashes are octal numbers, as printf reads and sed writes them here.
+REMOVE_PATH = r"""#!/bin/sh
+AT=$(printf '%s' "$1" | sed 's/\\/\\134/g; s/ /\\040/g; s/\t/\\011/g')
+export AT
+awk '$5 == ENVIRON["AT"] || index($5, ENVIRON["AT"] "/") == 1 {print $5}' /proc/self/mountinfo | tac |
+while IFS= read -r left; do
+    umount -l "$(printf "$(printf '%s' "$left" | sed 's/%/%%/g')")" || exit 1
+done || exit 1
 exec rm -rf --one-file-system "$1"
 """
 CHECK_PATH = """#!/bin/sh

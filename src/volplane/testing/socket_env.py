@@ -8,6 +8,7 @@ concurrently, with a short deadline, or into a dying driver use it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import time
@@ -50,6 +51,8 @@ SHARED = convert.capability(Mode.MULTI_NODE_MULTI_WRITER)
 _UNSETTLED = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
 
 _CREATE_AND_DELETE = ("CreateVolume", "DeleteVolume")
+
+log = logging.getLogger(__name__)
 
 CallWrapper = Callable[["DriverSocket", str, Message], Awaitable[Any]]
 
@@ -163,6 +166,7 @@ class SocketEnv:
         # Answers that mean "still in progress", and did not change: (method, message without names).
         self.never_settled: set[tuple[str, str]] = set()
         self.volumes: list[VolumeUnderTest] = []
+        self.not_removed: list[VolumeUnderTest] = []  # of earlier cases; tried once more at the end
         self.snapshots: list[str] = []
         self.groups: list[v1.VolumeGroupSnapshot] = []
         self.capabilities = self.reported = capabilities.DriverCapabilities()
@@ -290,10 +294,29 @@ class SocketEnv:
 
     async def _remove_volumes(self) -> None:
         """Remove what an interrupted case has left: an attached volume stays so when the driver has ended."""
-        if self.volumes or self.snapshots or self.groups:
-            with suppress(TimeoutError, CallError, DriverStartError, OSError):
-                async with asyncio.timeout(INTERRUPTED_TIMEOUT):
-                    await self.clean()
+        self.volumes, self.not_removed = [*self.not_removed, *self.volumes], []
+        if not (self.volumes or self.snapshots or self.groups):
+            return
+        problems: list[str] = []
+        try:
+            async with asyncio.timeout(INTERRUPTED_TIMEOUT):
+                problems = await self.clean()
+        except TimeoutError:
+            problems = [f"not within {INTERRUPTED_TIMEOUT:g} s"]
+        except (CallError, DriverStartError, OSError) as error:
+            problems = [str(error)]
+        if left := [*self._describe_left(), *problems]:
+            # As an error, because a test run shows nothing else of its log.
+            log.error("the driver's volumes are not all removed: %s", "; ".join(left))
+
+    def _describe_left(self) -> list[str]:
+        """The volumes and snapshots that could not be removed, by their ids."""
+        volumes = [volume for volume in (*self.not_removed, *self.volumes) if not volume.deleted]
+        return [
+            *(f"volume {volume.id or volume.request.name}" for volume in volumes),
+            *(f"snapshot {id}" for id in self.snapshots),
+            *(f"group snapshot {group.group_snapshot_id}" for group in self.groups),
+        ]
 
     async def _stop_drivers(self) -> None:
         for instance in self.instances:
@@ -460,14 +483,20 @@ class SocketEnv:
         for instance in self.instances:
             if not instance.running:
                 await instance.start()
-        for volume in reversed(self.volumes):
-            problems += await volume.remove()
+        while self.volumes:
+            volume = self.volumes.pop()
+            self.not_removed.append(
+                volume
+            )  # until it is: a call that hangs is not made again after each case
+            if found := await volume.remove():
+                problems += found
+            else:
+                self.not_removed.remove(volume)
         for method, request in self._snapshot_deletions():
             try:
                 await self.controller.call_until_settled(method, request)
             except CallError as error:
                 problems.append(f"{method}: {error}")
-        self.volumes.clear()
         self.snapshots.clear()
         self.groups.clear()
         await self.force_unmount()

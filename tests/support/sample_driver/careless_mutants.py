@@ -244,6 +244,14 @@ class IgnoresOtherReadonly(SampleDriver):
         return await super().node_publish_volume(request)
 
 
+class IgnoresOtherFileSystem(SampleDriver):
+    """A path that is mounted is a path that is right."""
+
+    async def format(self, device: str, request: v1.NodeStageVolumeRequest) -> None:
+        if not await self.host.is_mount(request.staging_target_path):
+            await super().format(device, request)
+
+
 class MovesItsTopology(Zoned):
     """Reports a volume in the zone of the node to which it was attached last, with a wrong idea of zones."""
 
@@ -300,6 +308,7 @@ CARELESS_MUTANTS: Mapping[str, type[SampleDriver]] = {
     "ignores-file-system": IgnoresFileSystem,
     "formats-after-power-loss": FormatsAfterPowerLoss,
     "ignores-other-readonly": IgnoresOtherReadonly,
+    "ignores-other-file-system": IgnoresOtherFileSystem,
     "moves-its-topology": MovesItsTopology,
     "snapshot-undoes-expansion": SnapshotUndoesExpansion,
     "local-time": LocalTime,

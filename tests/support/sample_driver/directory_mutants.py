@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from volplane.csi import v1
+from volplane.sdk import errors
 
 PAGE = Path(__file__).parents[3] / "docs" / "write-a-driver.md"
 
@@ -101,6 +102,46 @@ class NamesArePaths(Directories):  # type: ignore[misc]
         return reply
 
 
+class TrustsBaseNames(Directories):  # type: ignore[misc]
+    """Takes the last part of an id: that of `x/` is empty, and that of `x/ID` is another volume."""
+
+    def path(self, id: str) -> str:
+        return os.path.join(self.root, os.path.basename(id))
+
+
+class TrustsDots(Directories):  # type: ignore[misc]
+    """Refuses slashes, but not `.` and `..`."""
+
+    def path(self, id: str) -> str:
+        if "/" in id:
+            raise errors.NotFound(f"there is no volume {id}")
+        return os.path.join(self.root, id)
+
+
+class PublishesBaseNames(TrustsBaseNames):
+    async def size(self, volume: str) -> int | None:
+        known: int | None = await super().size(volume)
+        exists = await self.host.call(os.path.isdir, self.path(volume))
+        return 0 if known is None and exists else known
+
+
+class NamesAreIds(Directories):  # type: ignore[misc]
+    """The name is the id, and the directory."""
+
+    def path(self, id: str) -> str:
+        return os.path.join(self.root, id)
+
+    async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
+        if re.search(r"[^\w./-]|\.\./", request.name):
+            raise errors.InvalidArgument(f"{request.name} has a character that no directory has")
+        size = request.capacity_range.required_bytes
+        await self.host.call(os.makedirs, self.path(request.name), 0o755, True)
+        return v1.CreateVolumeResponse(volume=v1.Volume(volume_id=request.name, capacity_bytes=size))
+
+    async def size(self, volume: str) -> int | None:
+        return 0 if await self.host.call(os.path.isdir, self.path(volume)) else None
+
+
 DIRECTORY_MUTANTS: Mapping[str, Any] = {
     "drops-modes": DropsModes,
     "drops-owners": DropsOwners,
@@ -113,4 +154,8 @@ DIRECTORY_MUTANTS: Mapping[str, Any] = {
     "trusts-ids": TrustsIds,
     "publishes-any-path": PublishesAnyPath,
     "names-are-paths": NamesArePaths,
+    "trusts-base-names": TrustsBaseNames,
+    "trusts-dots": TrustsDots,
+    "publishes-base-names": PublishesBaseNames,
+    "names-are-ids": NamesAreIds,
 }

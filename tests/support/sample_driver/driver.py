@@ -48,8 +48,10 @@ class SampleDriver(sdk.Driver):
         return str(self.root / f"{os.path.basename(id)}.img")
 
     def find_record(self, id: str) -> dict[str, Any] | None:
+        if "/" in id:  # none of our ids: as a path it would lead to another one
+            return None
         try:
-            text = (self.root / f"{os.path.basename(id)}.json").read_text()
+            text = (self.root / f"{id}.json").read_text()
         except FileNotFoundError:
             return None
         record: dict[str, Any] = json.loads(text)
@@ -138,6 +140,8 @@ class SampleDriver(sdk.Driver):
         return v1.DeleteVolumeResponse()
 
     def delete_files(self, id: str) -> None:
+        if "/" in id:
+            return
         for place in (self.image(id), str(self.root / f"{os.path.basename(id)}.json")):
             with suppress(FileNotFoundError):
                 os.unlink(place)

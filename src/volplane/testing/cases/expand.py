@@ -15,6 +15,7 @@ from volplane.testing.volume import VolumeUnderTest
 case = CaseTable()
 
 CAP_SYS_RESOURCE = 24
+CANNOT_GROW = "ext4 cannot be expanded while mounted on this machine without CAP_SYS_RESOURCE"
 
 
 def expand_request(env: SocketEnv, volume: VolumeUnderTest, size: int) -> v1.ControllerExpandVolumeRequest:
@@ -66,7 +67,7 @@ async def expand_on_node(env: SocketEnv, volume: VolumeUnderTest, node: DriverSo
 async def skip_if_kernel_cannot_grow(env: SocketEnv, path: str) -> None:
     """Raise NotSupported if this machine cannot expand the mounted file system at all."""
     if await has_ext(env, path) and not may_grow_mounted_ext():
-        raise NotSupported("ext4 cannot be expanded while mounted on this machine without CAP_SYS_RESOURCE")
+        raise NotSupported(CANNOT_GROW)
 
 
 async def has_ext(env: SocketEnv, path: str) -> bool:

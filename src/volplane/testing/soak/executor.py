@@ -241,6 +241,7 @@ class LifeRun:
         self._env.volumes = self.volumes.with_unknown_ids()
         self._env.snapshots = list(self.model.snapshot_ids.values())
         await self._env.clean()
+        self._env.not_removed.clear()  # the next life has a driver without a past
         await self._env.host.call(self.volumes.remove_directories)
 
     def _violation(self, rule: Rule, call: str, text: str) -> ViolationFound:

@@ -182,7 +182,9 @@ class DriverProcess:
         with ExitStack() as stack:
             for process in [_kill(pid, stack) for pid in _with_variable(f"CSI_SOCKET={self.socket}")]:
                 if process is not None:
-                    select.select([process], [], [], ORPHAN_TIMEOUT)
+                    ended = select.poll()  # select.select takes no descriptor above 1023
+                    ended.register(process, select.POLLIN)
+                    ended.poll(ORPHAN_TIMEOUT * 1000)
 
     async def restart(self) -> None:
         await self.kill()

@@ -73,7 +73,7 @@ BLOCKED = Dependent(pod("p", going=True), ref("p"))
         pytest.param(
             {"a": OwnerState.ABSENT, "b": OwnerState.PRESENT},
             [],
-            [RemoveOwnerRef(pod("a", "b"), ("a",))],
+            [RemoveOwnerRef(pod("a", "b"), ("a",), (ref("a"),))],
             id="one of two owners is gone",
         ),
         pytest.param(
@@ -81,6 +81,12 @@ BLOCKED = Dependent(pod("p", going=True), ref("p"))
             [],
             [RemoveOwnerRef(pod("a", "b"), ("a",))],
             id="another owner still wants what one waits for",
+        ),
+        pytest.param(
+            {"a": OwnerState.WAITING, "b": OwnerState.PRESENT, "c": OwnerState.ABSENT},
+            [],
+            [RemoveOwnerRef(pod("a", "b", "c"), ("c", "a"), (ref("c"),))],
+            id="another owner still wants what one waits for, and a third is gone",
         ),
     ],
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -23,6 +23,7 @@ from volplane.node.services.dns.server import DnsServer, NamesUnavailable
 
 ZONE = DnsZone(own_ranges=(IPv4Network("10.96.0.0/12"),))
 SVC = "shop.svc.cluster.local"
+RESOLVERS_WAIT = 5.0  # seconds that the C library waits for a server
 
 
 async def synced() -> None:
@@ -163,6 +164,75 @@ async def test_a_server_that_does_not_answer_is_followed_by_the_next(monkeypatch
         nobody = Forwarder(lambda servers=servers: ResolvConf(servers), port)  # type: ignore[misc]
         async with serving(forwarder=nobody) as own:
             assert "status: SERVFAIL" in await dig(own, "+comments", "example.com")
+
+
+@contextmanager
+def silent_servers(*addresses: str) -> Iterator[int]:
+    """The port of servers that take questions and answer nothing."""
+    with ExitStack() as stack:
+        port = 0
+        for address in addresses:
+            made = stack.enter_context(closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
+            made.bind((address, port))
+            port = made.getsockname()[1]
+        yield port
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_a_client_learns_in_time_that_no_server_answers(count: int) -> None:
+    servers = tuple(f"127.0.0.{number}" for number in range(2, 2 + count))
+    with silent_servers(*servers) as port:
+        server = DnsServer(ZONE, small_shop(), Forwarder(lambda: ResolvConf(servers), port), synced)
+        async with asyncio.timeout(RESOLVERS_WAIT):
+            reply = await server.answer(dnslib.DNSRecord.question("example.com").pack(), tcp=False)
+        assert dnslib.DNSRecord.parse(reply).header.rcode == dnslib.RCODE.SERVFAIL
+        await server.close()
+
+
+@asynccontextmanager
+async def refusing(address: str, port: int, rcode: int) -> AsyncIterator[None]:
+    """A server that answers every question with this code."""
+
+    class Refusing(asyncio.DatagramProtocol):
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def datagram_received(self, data: bytes, addr: Any) -> None:
+            reply = dnslib.DNSRecord.parse(data).reply()
+            reply.header.rcode = rcode
+            self.transport.sendto(reply.pack(), addr)
+
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(Refusing, local_addr=(address, port))
+    try:
+        yield
+    finally:
+        transport.close()
+
+
+@pytest.mark.peer("dig")
+@pytest.mark.parametrize("code", ["SERVFAIL", "NOTIMP", "REFUSED"])
+async def test_a_server_that_cannot_answer_is_followed_by_the_next(code: str) -> None:
+    async with upstream() as (_, port), refusing("127.0.0.2", port, getattr(dnslib.RCODE, code)):
+        for servers, expected in (("127.0.0.2", "127.0.0.1"), "NOERROR"), (("127.0.0.2",), code):
+            forwarder = Forwarder(lambda servers=servers: ResolvConf(servers), port)  # type: ignore[misc]
+            async with serving(forwarder=forwarder) as own:
+                assert f"status: {expected}" in await dig(own, "+comments", "example.com")
+
+
+@pytest.mark.virtual
+async def test_a_connection_that_was_idle_gets_its_answer() -> None:
+    with closing(socket.create_server(("127.0.0.2", 0))) as silent:
+        forwarder = Forwarder(lambda: ResolvConf(("127.0.0.2",)), silent.getsockname()[1])
+        async with serving(forwarder=forwarder) as own:
+            reader, writer = await asyncio.open_connection("127.0.0.1", own)
+            await asyncio.sleep(dns_server.IDLE_TIMEOUT - 1)
+            question = dnslib.DNSRecord.question("example.com").pack()
+            writer.write(len(question).to_bytes(2) + question)
+            reply = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+            assert dnslib.DNSRecord.parse(reply).header.rcode == dnslib.RCODE.SERVFAIL
+            writer.close()
 
 
 @pytest.mark.parametrize(

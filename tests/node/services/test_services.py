@@ -28,6 +28,7 @@ from volplane.host import network
 from volplane.host.netlink import Netlink
 from volplane.host.network import Bridge, ensure_bridge
 from volplane.node.network.pod_network import bridge_name
+from volplane.node.network.relay import Relay
 from volplane.node.options import NodeOptions
 from volplane.node.services import BridgedServices, ServiceNetwork, ServiceShares, controller
 
@@ -189,6 +190,74 @@ async def test_a_node_port_leads_from_the_machine_to_a_pod(monkeypatch: pytest.M
         assert await heard("127.0.0.1", port) == "hello"
         await here.client.delete(Service, "web", "default")
         await until(lambda: _is_refused("127.0.0.1", port), PATIENCE)
+
+
+@pytest.fixture
+def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that could not be opened is opened when it is free, or not at all."""
+    monkeypatch.setattr(controller, "NODE_PORT_IN_USE", Backoff(1e6, 1e6))
+
+
+def services_on(here: NodeEnv, node: str, shares: ServiceShares, third_byte: int) -> BridgedServices:
+    """Another node of this process, without pods."""
+    services = BridgedServices(ServiceNetwork(NodeOptions(), node, here.client, here.host, shares))
+    bridge = Bridge(bridge_name(here.paths.root), IPv4Network("100.127.252.0/22"), "test")
+    ensure_bridge(bridge)
+    services.start_in_background(bridge, IPv4Network(f"100.127.{third_byte}.0/24"))
+    return services
+
+
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"hello")
+    writer.close()
+
+
+async def test_a_node_that_stops_leaves_its_node_ports_to_the_others(no_second_try: None) -> None:
+    machine = convert(Pod, {"status": {"podIP": "127.0.0.1"}})
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as endpoint, node_env() as here:
+        shares = ServiceShares(set())
+        nodes = [services_on(here, name, shares, byte) for name, byte in (("one", 252), ("two", 253))]
+        port = free_node_port()
+        offered = {"port": 80, "nodePort": port, "protocol": "TCP"}
+        await make_service(here, "web", type="NodePort", ports=[offered])
+        await set_endpoints(here, "web", [machine], port=endpoint.sockets[0].getsockname()[1])
+        assert await heard("127.0.0.1", port) == "hello"
+        await wait_briefly()
+        for node in nodes:
+            assert await heard("127.0.0.1", port) == "hello"
+            await node.close()
+        await until(lambda: _is_refused("127.0.0.1", port), PATIENCE)
+
+
+async def test_a_service_gets_the_address_and_port_of_a_deleted_one(
+    no_second_try: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_close = asyncio.Event()
+
+    class SlowRelay(Relay):
+        async def close(self) -> None:
+            await may_close.wait()
+            await super().close()
+
+    monkeypatch.setattr(controller, "Relay", SlowRelay)
+    async with node_env() as here:
+        await here.start()
+        await here.pod("server", container=server("hello"))
+        pod = await here.wait_until_ready("server")
+        port = free_node_port()
+        offered = {"port": 80, "nodePort": port, "protocol": "TCP"}
+        for name in ("old", "new"):
+            await make_service(here, name, "10.96.0.77", type="NodePort", ports=[offered])
+            await set_endpoints(here, name, [pod])
+            if name == "old":
+                assert await heard("127.0.0.1", port) == "hello"
+                await here.client.delete(Service, name, "default")
+        await wait_briefly()  # the new one finds both in use
+        await here.client.delete(EndpointSlice, "old-1", "default")
+        may_close.set()
+        assert await heard("127.0.0.1", port) == "hello"
+        await here.pod("client", container=caller("new"))
+        await printed(here, await here.wait_until_ready("client"), "heard hello")
 
 
 async def _is_refused(address: str, port: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
 from msgspec import Struct
@@ -47,7 +47,10 @@ BUILT_IN_KINDS: tuple[type[Resource], ...] = tuple(
     and not kind.stored_as
 )
 
+PATCH_TRIES = 5  # each against the live object, after the first
+
 Key = tuple[type[Resource], str]  # a kind and `namespace/name`
+Change = Mapping[str, Any]  # fields of metadata to be patched; empty: there is nothing to change
 
 
 def owner_uids(obj: Resource) -> list[str]:
@@ -238,30 +241,49 @@ class GarbageCollector(Controller[Key, GarbageView, Step]):
                         propagation=propagation,
                         missing_ok=True,
                     )
-            case RemoveOwnerRef(obj, uids):
-                left = [r for r in obj.metadata.owner_references if r.uid not in uids]
-                await self._patch(obj, {"ownerReferences": [_plain(r) for r in left] or None})
+            case RemoveOwnerRef(obj, uids, absent):
+                if all([await self._is_gone(obj, r) for r in absent]):
+                    as_dependent = obj is view.object
+                    await self._change(
+                        obj, lambda meta: _without_owners(meta, uids), same_owners=as_dependent
+                    )
             case UnblockOwners(obj):
-                references = [
-                    {**_plain(r), "blockOwnerDeletion": False} for r in obj.metadata.owner_references
-                ]
-                await self._patch(obj, {"ownerReferences": references})
+                await self._change(obj, _with_unblocked_owners, same_owners=True)
             case RemoveDeletionFinalizer(obj, finalizer):
-                left_over = [f for f in obj.metadata.finalizers if f != finalizer]
-                await self._patch(obj, {"finalizers": left_over or None})
+                await self._change(obj, lambda meta: _without_finalizer(meta, finalizer))
             case _:
                 assert_never(step)
 
-    async def _patch(self, obj: Resource, metadata: dict[str, Any]) -> None:
-        await self.client.patch(
-            type(obj),
-            obj.name,
-            obj.namespace,
-            merge={"metadata": metadata},
-            uid=obj.uid,
-            revision=obj.metadata.resource_version,
-            missing_ok=True,
-        )
+    async def _change(
+        self, obj: Resource, change: Callable[[ObjectMeta], Change], *, same_owners: bool = False
+    ) -> None:
+        """Change metadata; if the cache lags behind others' writes, change the live object's.
+
+        `same_owners`: only if it has the owners with which this was planned.
+        """
+        for tries_left in reversed(range(PATCH_TRIES)):
+            changed = change(obj.metadata)
+            if not changed:
+                return
+            try:
+                await self.client.patch(
+                    type(obj),
+                    obj.name,
+                    obj.namespace,
+                    merge={"metadata": changed},
+                    uid=obj.uid,
+                    revision=obj.metadata.resource_version,
+                    missing_ok=True,
+                )
+                return
+            except Conflict:
+                live = await self.client.find(type(obj), obj.name, obj.namespace)
+                if live is None or live.uid != obj.uid:
+                    return
+                moved = live.metadata.owner_references != obj.metadata.owner_references
+                if not tries_left or (same_owners and moved):
+                    raise
+                obj = live
 
     async def _is_gone(self, obj: Resource, reference: OwnerReference) -> bool:
         """Whether the server does not have the owner either. Raises Conflict if it does."""
@@ -283,6 +305,25 @@ def misplaced_message(obj: Resource, reference: OwnerReference) -> str:
         f"name: {reference.name}, uid: {reference.uid}]"
     )
     return f'ownerRef {described} does not exist in namespace "{obj.namespace}"'
+
+
+def _without_owners(meta: ObjectMeta, uids: Collection[str]) -> Change:
+    left = [r for r in meta.owner_references if r.uid not in uids]
+    if len(left) == len(meta.owner_references):
+        return {}
+    return {"ownerReferences": [_plain(r) for r in left] or None}
+
+
+def _with_unblocked_owners(meta: ObjectMeta) -> Change:
+    if not any(r.block_owner_deletion for r in meta.owner_references):
+        return {}
+    return {"ownerReferences": [{**_plain(r), "blockOwnerDeletion": False} for r in meta.owner_references]}
+
+
+def _without_finalizer(meta: ObjectMeta, finalizer: str) -> Change:
+    if finalizer not in meta.finalizers:
+        return {}
+    return {"finalizers": [f for f in meta.finalizers if f != finalizer] or None}
 
 
 def _plain(reference: OwnerReference) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What to do about one object because of its owners and its dependents.
 
 An owner is identified by its uid: an object of the same name that was created later is another one. Before
-anything is deleted because a cache lacks its owners, the owners are read from the server.
+anything is deleted, or a reference removed, because a cache lacks owners, they are read from the server.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class RemoveOwnerRef(Struct, frozen=True):
 
     object: Resource
     uids: tuple[str, ...]
+    absent: tuple[OwnerReference, ...] = ()  # to be confirmed by live reads first
 
 
 class UnblockOwners(Struct, frozen=True):
@@ -105,7 +106,7 @@ def _as_dependent(
     if len(absent) + len(waiting) < len(references):
         # It has another owner. A reference to a waiting owner is removed, too: it would block that owner.
         if leaving := absent + waiting:
-            yield RemoveOwnerRef(obj, tuple(r.uid for r in leaving))
+            yield RemoveOwnerRef(obj, tuple(r.uid for r in leaving), absent)
     elif waiting and dependents:
         yield DeleteObject(obj, "Foreground", absent)
     else:

@@ -25,6 +25,7 @@ from volplane.base.backoff import Backoff
 from volplane.client.client import Client
 from volplane.host import Host, network
 from volplane.loops.controller import Controller, RetryableError
+from volplane.loops.queue import Queue
 from volplane.node.network.interface import StreamPair
 from volplane.node.network.relay import Relay, RelayLinks
 from volplane.node.services.plan import (
@@ -43,20 +44,37 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUTS = (0.5, 2.0, 5.0)  # seconds for one endpoint, before the next is tried
 NODE_PORT_IN_USE = Backoff(5.0, 300.0)
 
+ListenAddress = tuple[str, int]  # an address and a port
+Holder = tuple[Queue[str], str]  # a Service on a node
 
-class NodePorts:
-    """The node ports that nodes of this process hold; nodes with one address share them."""
+
+class HeldPorts:
+    """Which Service listens where. One that wants a port of another is woken when the port is free."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, int], object] = {}
+        self._holders: dict[ListenAddress, Holder] = {}
+        self._waiting: dict[ListenAddress, set[Holder]] = {}
 
-    def take(self, address: str, port: int, owner: object) -> bool:
-        """Whether the owner has the port now; False if another node of this process has it."""
-        return self._held.setdefault((address, port), owner) is owner
+    def take(self, at: ListenAddress, holder: Holder) -> bool:
+        """Whether the holder has the port now; if not, it is woken later."""
+        if self._holders.setdefault(at, holder) == holder:
+            return True
+        self._waiting.setdefault(at, set()).add(holder)
+        return False
 
-    def release(self, address: str, port: int, owner: object) -> None:
-        if self._held.get((address, port)) is owner:
-            del self._held[address, port]
+    def release(self, at: ListenAddress, holder: Holder) -> None:
+        if self._holders.get(at) == holder:
+            del self._holders[at]
+            for queue, key in self._waiting.pop(at, ()):
+                queue.add(key)
+
+    def leave(self, queue: Queue[str]) -> None:
+        """Release what Services on this node hold, and wake none of them any more."""
+        for waiting in self._waiting.values():
+            waiting.difference_update([one for one in waiting if one[0] is queue])
+        for at, holder in list(self._holders.items()):
+            if holder[0] is queue:
+                self.release(at, holder)
 
 
 class ServiceProxyInputs(Struct, frozen=True):
@@ -66,12 +84,13 @@ class ServiceProxyInputs(Struct, frozen=True):
     node_address: str
     namespace: int  # the network namespace with the Services' addresses
     relay_links: RelayLinks
-    node_ports: NodePorts
+    node_ports: HeldPorts  # of all nodes of this process: nodes with one address share them
 
 
 class ServiceProxyMemory:
     def __init__(self) -> None:
         self.relays: dict[str, dict[ServiceListener, Relay]] = {}  # by Service
+        self.ports = HeldPorts()  # of the Services' own addresses
 
 
 class ServiceProxy(Controller[str, ServiceView, Step]):
@@ -113,34 +132,48 @@ class ServiceProxy(Controller[str, ServiceView, Step]):
                 assert_never(step)
 
     async def _open(self, key: str, listeners: Sequence[ServiceListener]) -> None:
-        of_cluster = [one for one in listeners if one.address]
+        taken = [one for one in listeners if self._take(key, one)]
+        of_cluster = [one for one in taken if one.address]
         endpoints = [(IPv4Address(one.address), one.port) for one in of_cluster]
         opened: list[socket.socket | OSError] = []
         if endpoints:
             opened = await self.host.call(network.listen_on_all, self.inputs.namespace, endpoints)
         failed: list[str] = []
         for one, listening in zip(of_cluster, opened, strict=True):
-            if isinstance(listening, OSError):  # another Service has the same address and port
+            if isinstance(listening, OSError):
+                self._release(key, one)
                 failed.append(f"cannot listen on {one.address}:{one.port}: {listening.strerror}")
             else:
                 await self._relay(key, one, listening)
-        on_node = [one for one in listeners if not one.address]
+        on_node = [one for one in taken if not one.address]
         failed += filter(None, [await self._open_node_port(key, one) for one in on_node])
         if failed:
             raise RetryableError("; ".join(failed), backoff=NODE_PORT_IN_USE)
 
     async def _open_node_port(self, key: str, one: ServiceListener) -> str:
-        """Why the port is not open; "" if it is, here or by another node with this address."""
-        inputs = self.inputs
-        if not inputs.node_ports.take(inputs.node_address, one.port, self):
-            return ""
+        """Why the port is not open; "" if it is."""
+        address = self.inputs.node_address
         try:
-            listening = await self.host.call(socket.create_server, (inputs.node_address, one.port))
-        except OSError as error:
-            inputs.node_ports.release(inputs.node_address, one.port, self)
-            return f"cannot listen on node port {inputs.node_address}:{one.port}: {error.strerror}"
+            listening = await self.host.call(socket.create_server, (address, one.port))
+        except OSError as error:  # another program has it
+            self._release(key, one)
+            return f"cannot listen on node port {address}:{one.port}: {error.strerror}"
         await self._relay(key, one, listening)
         return ""
+
+    def _take(self, key: str, one: ServiceListener) -> bool:
+        """Whether it may listen; if another Service does, or another node for this one, it is woken later."""
+        ports, at = self._ports_for(one)
+        return ports.take(at, (self.queue, key))
+
+    def _release(self, key: str, one: ServiceListener) -> None:
+        ports, at = self._ports_for(one)
+        ports.release(at, (self.queue, key))
+
+    def _ports_for(self, one: ServiceListener) -> tuple[HeldPorts, ListenAddress]:
+        if one.address:
+            return self.memory.ports, (one.address, one.port)
+        return self.inputs.node_ports, (self.inputs.node_address, one.port)
 
     async def _relay(self, key: str, one: ServiceListener, listening: socket.socket) -> None:
         dial = partial(self._dial, key, one)
@@ -151,10 +184,10 @@ class ServiceProxy(Controller[str, ServiceView, Step]):
     async def _close_relays(self, key: str, listeners: Iterable[ServiceListener]) -> None:
         relays = self.memory.relays.get(key, {})
         for one in listeners:
-            relay = relays.pop(one)
-            if not one.address:
-                self.inputs.node_ports.release(self.inputs.node_address, one.port, self)
-            await relay.close()
+            try:
+                await relays.pop(one).close()
+            finally:
+                self._release(key, one)
         if not relays:
             self.memory.relays.pop(key, None)
 
@@ -162,6 +195,7 @@ class ServiceProxy(Controller[str, ServiceView, Step]):
         """Stop listening, after the controller has ended."""
         for key, relays in list(self.memory.relays.items()):
             await self._close_relays(key, list(relays))
+        self.inputs.node_ports.leave(self.queue)
 
     # --- connections
 

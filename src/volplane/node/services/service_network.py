@@ -25,7 +25,7 @@ from volplane.node.network.relay import RelayLinks
 from volplane.node.network.resolv_conf import ClusterDns
 from volplane.node.options import NodeOptions
 from volplane.node.services.cached_names import CachedNames
-from volplane.node.services.controller import NodePorts, ServiceProxy, ServiceProxyInputs
+from volplane.node.services.controller import HeldPorts, ServiceProxy, ServiceProxyInputs
 from volplane.node.services.dns.forwarder import Forwarder
 from volplane.node.services.dns.records import DnsZone
 from volplane.node.services.dns.server import PORT, DnsServer
@@ -40,7 +40,7 @@ class ServiceShares:
 
     def __init__(self, relay_links: RelayLinks) -> None:
         self.relay_links = relay_links
-        self.node_ports = NodePorts()
+        self.node_ports = HeldPorts()
 
 
 class ServiceNetwork:

@@ -1,7 +1,8 @@
 """Forward questions to the machine's name servers, from the machine's own network.
 
 The question goes out as it came, with another id; the reply comes back as it is. A question over TCP, which
-a client asks after a truncated reply, goes out over TCP.
+a client asks after a truncated reply, goes out over TCP. A server that cannot answer is followed by the next,
+and a client gets a reply before it stops waiting, whatever the servers do.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import logging
 import secrets
 from collections.abc import Callable
 
+from volplane.base import clock
 from volplane.node.network.resolv_conf import MAX_SERVERS, ResolvConf, read_resolv_conf
 
 log = logging.getLogger(__name__)
 
 PORT = 53
-TIMEOUT = 2.0  # seconds for one server
+TIMEOUT = 2.0  # seconds for one server, at most
+DEADLINE = 4.0  # seconds for all of them: resolvers wait five
 MAX_QUESTIONS = 200  # that wait for a reply; more are refused
 HEADER = 12  # bytes
+UNABLE = frozenset({2, 4, 5})  # SERVFAIL, NOTIMP, REFUSED: another server may know
 
 
 class NoReply(Exception):
@@ -44,15 +48,24 @@ class Forwarder:
     async def _ask_each(self, query: bytes, tcp: bool) -> bytes:
         number = secrets.token_bytes(2)
         asked = number + query[2:]
-        for server in (await asyncio.to_thread(self._read)).servers[:MAX_SERVERS]:
+        deadline = clock.now() + DEADLINE
+        unable = b""
+        servers = (await asyncio.to_thread(self._read)).servers[:MAX_SERVERS]
+        for tried, server in enumerate(servers):
+            patience = min(TIMEOUT, (deadline - clock.now()) / (len(servers) - tried))
             try:
-                async with asyncio.timeout(TIMEOUT):
+                async with asyncio.timeout(patience):
                     reply = await (self._by_tcp if tcp else self._by_udp)(server, asked)
             except (OSError, EOFError, TimeoutError, ValueError) as error:
                 log.debug("name server %s does not answer: %s", server, error or "timeout")
-            else:
-                return query[:2] + reply[2:]
-        raise NoReply("no name server of this machine answers")
+                continue
+            reply = query[:2] + reply[2:]
+            if reply[3] & 0xF not in UNABLE:
+                return reply
+            unable = unable or reply
+        if not unable:
+            raise NoReply("no name server of this machine answers")
+        return unable
 
     async def _by_udp(self, server: str, query: bytes) -> bytes:
         waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

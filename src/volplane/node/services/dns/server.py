@@ -88,7 +88,11 @@ class DnsServer:
             while True:
                 async with asyncio.timeout(IDLE_TIMEOUT):
                     size = int.from_bytes(await reader.readexactly(2))
-                    reply = await self.answer(await reader.readexactly(size), tcp=True)
+                    asked = await reader.readexactly(size)
+                reply = await self.answer(asked, tcp=True)
+                if not reply:
+                    break
+                async with asyncio.timeout(IDLE_TIMEOUT):
                     writer.write(len(reply).to_bytes(2) + reply)
                     await writer.drain()
         except (OSError, EOFError, TimeoutError):

@@ -28,6 +28,7 @@ need newuidmap uidmap
 need nginx nginx
 need iptables iptables
 need dig bind9-dnsutils
+need jq jq
 need chromium chromium
 need chromedriver chromium-driver
 fc-list 2>/dev/null | grep -q Inter || missing="$missing fonts-inter" # for the screenshots of the live page

@@ -7,15 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from tests.support.cri.containerd import Containerd
 from volplane.api.core import Container, Pod, PodSpec
 from volplane.api.meta import ObjectMeta
+from volplane.csi.outcome import CallError, Code
 from volplane.node.containers.base import ContainerRunState
 from volplane.node.containers.cri import container_watch, v1
-from volplane.node.containers.cri.client import CriClient
+from volplane.node.containers.cri.client import CriClient, CriError
 from volplane.node.containers.cri.container_watch import ContainerWatch
 from volplane.node.containers.cri.first_process import FirstProcess
 from volplane.node.containers.cri.labels import node_labels
@@ -152,6 +156,77 @@ async def test_a_process_tells_of_its_exit_without_events(containerd: Containerd
         await pod.end(SECOND)
         await expect_exit(pod, SECOND)
         assert pod.containers[FIRST].state.running
+
+
+class EventServer(grpc.GenericRpcHandler):
+    """A runtime that lists the containers in `running`, and reports the exits in `exits` on one stream."""
+
+    def __init__(self, *running: str) -> None:
+        self.running = set(running)
+        self.exits: asyncio.Queue[str] = asyncio.Queue()
+        self.streams = 0
+
+    def service(self, handler_call_details: Any) -> Any:
+        async def list_containers(request: bytes, context: Any) -> bytes:
+            found = [v1.Container(id=id, state=v1.CONTAINER_RUNNING) for id in self.running]
+            return v1.ListContainersResponse(containers=found).SerializeToString()
+
+        async def report_exits(request: bytes, context: Any) -> AsyncIterator[bytes]:
+            self.streams += 1
+            while True:
+                id, stopped = await self.exits.get(), v1.CONTAINER_STOPPED_EVENT
+                event = v1.ContainerEventResponse(container_id=id, container_event_type=stopped)
+                yield event.SerializeToString()
+
+        if handler_call_details.method.endswith("/GetContainerEvents"):
+            return grpc.unary_stream_rpc_method_handler(report_exits)
+        return grpc.unary_unary_rpc_method_handler(list_containers)
+
+
+@asynccontextmanager
+async def serve(runtime: EventServer, socket: Path) -> AsyncIterator[CriClient]:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((runtime,))
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    cri = CriClient(f"unix://{socket}")
+    try:
+        yield cri
+    finally:
+        await cri.close()
+        await server.stop(0)
+
+
+@pytest.mark.usefixtures("without_list")
+async def test_an_exit_that_cannot_be_read_at_once_does_not_end_the_events(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    runtime = EventServer("first", "second")
+    containers = {id: CriContainer(id, ContainerRunState(id, True)) for id in ("first", "second")}
+    exited: asyncio.Queue[str] = asyncio.Queue()
+    # The code with which a runtime without events refuses them.
+    errors = [CriError("ContainerStatus", CallError(Code.UNIMPLEMENTED, "not now"))]
+
+    async def note_exit(id: str, container: CriContainer) -> None:
+        if errors:
+            raise errors.pop()
+        container.finish(ContainerRunState(id, False))
+        exited.put_nowait(id)
+
+    async with serve(runtime, tmp_path_factory.mktemp("cri") / "s") as cri:
+        watch = ContainerWatch(cri, {}, containers, note_exit)
+        try:
+            for id, container in containers.items():
+                watch.add(id, container)
+            async with asyncio.timeout(20):
+                for id in containers:
+                    runtime.running.discard(id)
+                    runtime.exits.put_nowait(id)
+                    assert await exited.get() == id
+            assert runtime.streams == 1
+            assert watch.has_events
+        finally:
+            await watch.close()
 
 
 async def test_a_runtime_with_neither_is_asked_for_its_list(containerd: Containerd, tmp_path: Path) -> None:

@@ -161,8 +161,19 @@ class FlexEnv:
         """The command does not end before the returned file is opened for writing."""
         fifo = self.directory / f"{command}.hang"
         os.mkfifo(fifo)
-        self.script.on(command, f"cat {fifo} > /dev/null")
+        self.script.on(command, f"touch {fifo}s; cat {fifo} > /dev/null")
         return fifo
+
+    async def wait_until_hanging(self, fifo: Path) -> None:
+        """A call is recorded before it does what `hang` has told it."""
+
+        async def is_hanging() -> bool:
+            return self._has_begun(fifo)
+
+        await until(is_hanging)
+
+    def _has_begun(self, fifo: Path) -> bool:
+        return os.path.exists(f"{fifo}s")
 
     def release(self, fifo: Path) -> None:
         self.script.work(fifo.stem)

@@ -142,7 +142,7 @@ async def test_a_call_that_hangs_keeps_only_its_own_volume_waiting(tmp_path: Pat
         await env.pair("other", "more")
         fifo = env.hang("attach")
         await env.client.create(pod("web", "data", on="a"))
-        await env.called("attach")
+        await env.wait_until_hanging(fifo)
         env.script.work("attach")
         await env.client.create(pod("next", "more", on="a"))
         await env.listed("a", f"{DRIVER}/other")
@@ -294,6 +294,28 @@ async def test_a_failed_verification_changes_nothing(tmp_path: Path) -> None:
             (attachment,) = await env.attachments(1)
             assert attachment.status.attached
             assert env.script.commands.count("attach") == 1
+
+
+async def test_a_verification_that_hangs_keeps_only_its_own_volume_waiting(tmp_path: Path) -> None:
+    async with flex_env(tmp_path, "a") as env:
+        env.sync_period = 0.1
+        fifo = env.hang("isattached")
+        async with env.controllers():
+            await env.pair()
+            await env.pair("other", "more")
+            await env.client.create(pod("web", "data", on="a"))
+            await env.wait_until_hanging(fifo)
+            env.script.work("isattached")
+            await env.client.create(pod("next", "more", on="a"))
+            await env.listed("a", NAME, f"{DRIVER}/other")
+            await env.called("isattached", 3)  # of the other volume
+            await env.kill("web")  # the detach waits for the call that hangs
+            await asyncio.sleep(0.2)
+            assert "detach" not in env.script.commands
+            env.script.on("isattached", "exit 1")
+            env.release(fifo)
+            assert await env.called("detach") == [["detach", "pv", "a"]]
+            await env.attachments(1)
 
 
 async def test_a_driver_that_cannot_verify_is_asked_once(tmp_path: Path) -> None:

@@ -76,25 +76,36 @@ class ContainerWatch:
 
     async def _follow_events(self) -> None:
         failures = Failures(EVENTS_RETRY)
-        while True:
-            try:
-                async for event in self._cri.container_events():
-                    self.has_events = True
-                    failures.reset()
-                    if event.container_event_type == v1.CONTAINER_STOPPED_EVENT:
-                        await self._handle_event(event.container_id)
-            except CriError as error:
-                if error.code is Code.UNIMPLEMENTED:
-                    return
+        while await self._read_events(failures):
             if self.has_events:  # exits in between are found in the list
                 self.has_events = False
                 self._events_lost.set()
             await asyncio.sleep(failures.next_delay())
 
+    async def _read_events(self, failures: Failures) -> bool:
+        """Read one stream of events until it ends. Returns whether to open another one."""
+        events = self._cri.container_events()
+        while True:
+            try:
+                event = await anext(events)
+            except StopAsyncIteration:
+                return True
+            except CriError as error:
+                return error.code is not Code.UNIMPLEMENTED
+            self.has_events = True
+            failures.reset()
+            if event.container_event_type == v1.CONTAINER_STOPPED_EVENT:
+                await self._handle_event(event.container_id)
+
     async def _handle_event(self, cri_id: str) -> None:
         for id, container in self._running():
-            if container.cri_id == cri_id:
+            if container.cri_id != cri_id:
+                continue
+            try:
                 await self._note_exit(id, container)
+            except CriError as error:  # the stream may go on; the exit is found in the list
+                log.debug("exit of %s: %s", id, error)
+                self._events_lost.set()
 
     async def _relist_forever(self) -> None:
         while True:

@@ -17,7 +17,13 @@ from msgspec import structs
 from volplane.base import clock
 from volplane.host import Host
 from volplane.node.containers.cri import v1
-from volplane.node.containers.cri.client import CHECK_TIMEOUT, CriClient, CriError, NotFoundInRuntime
+from volplane.node.containers.cri.client import (
+    CHECK_TIMEOUT,
+    CriClient,
+    CriError,
+    NotFoundInRuntime,
+    RuntimeUnavailable,
+)
 from volplane.node.containers.cri.image_plan import StoredImage, bytes_to_free, choose_images
 from volplane.node.containers.cri.pulled_images import PulledImages
 
@@ -42,6 +48,7 @@ class ImageCollector:
         self._cri, self._host, self._pulled, self._report = cri, host, pulled, report
         self._high, self._low, self._min_age = high, low, min_age
         self._known: dict[str, StoredImage] = {}
+        self._mounted: dict[str, frozenset[str]] = {}  # by container: the images of its image volumes
 
     async def run(self) -> None:
         while True:
@@ -54,23 +61,15 @@ class ImageCollector:
 
     async def collect(self) -> list[str]:
         """Remove images if the file system is full. Returns their ids. Raises CriError, OSError."""
-        containers = await self._cri.list_containers({})
-        in_use = await self._observe(containers)
+        in_use = await self._observe(await self._cri.list_containers({}))
         capacity, available = await self._measure()
         needed = bytes_to_free(capacity, available, high=self._high, low=self._low)
-        if needed:  # asked for only then, because it takes a call for each container
-            in_use |= await self._find_mounted_images(containers)
-        removed, freed = [], 0
-        chosen = choose_images(
-            self._known.values(), in_use, needed=needed, now=clock.now(), min_age=self._min_age
-        )
-        for image in list(chosen):
-            await self._cri.call("RemoveImage", v1.RemoveImageRequest(image=v1.ImageSpec(image=image.id)))
-            await self._pulled.discard(image.id)
-            self._known.pop(image.id, None)
-            log.info("removed the unused image %s: %d bytes", image.id, image.size)
-            removed.append(image.id)
-            freed += image.size
+        removed, freed, kept = [], 0, set(in_use)
+        while (image := self._choose(kept, needed - freed)) is not None:
+            kept.add(image.id)
+            if await self._remove(image):
+                removed.append(image.id)
+                freed += image.size
         if freed < needed:
             self._report(
                 "FreeDiskSpaceFailed",
@@ -79,18 +78,44 @@ class ImageCollector:
             )
         return removed
 
+    def _choose(self, kept: set[str], needed: int) -> StoredImage | None:
+        """The next image to remove."""
+        chosen = choose_images(
+            self._known.values(), kept, needed=needed, now=clock.now(), min_age=self._min_age
+        )
+        return next(chosen, None)
+
+    async def _remove(self, image: StoredImage) -> bool:
+        """False if the runtime refused: other images may still be removed. Raises RuntimeUnavailable."""
+        try:
+            await self._cri.call("RemoveImage", v1.RemoveImageRequest(image=v1.ImageSpec(image=image.id)))
+        except RuntimeUnavailable:
+            raise
+        except CriError as error:
+            log.warning("image %s is not removed: %s", image.id, error)
+            self._report("ImageGCFailed", f"cannot remove image {image.id}: {error}")
+            return False
+        await self._pulled.discard(image.id)
+        self._known.pop(image.id, None)
+        log.info("removed the unused image %s: %d bytes", image.id, image.size)
+        return True
+
     async def _find_mounted_images(self, containers: Iterable[v1.Container]) -> set[str]:
-        """The images of image volumes."""
-        found = set()
-        for container in containers:
+        """The images of image volumes. Each container is asked for once: its mounts never change."""
+        known, self._mounted = self._mounted, {}
+        for id in (container.id for container in containers):
             with suppress(NotFoundInRuntime):
-                reply = await self._cri.container_status(container.id)
-                found |= {mount.image.image for mount in reply.status.mounts if mount.image.image}
-        return found
+                self._mounted[id] = known[id] if id in known else await self._read_mounted_images(id)
+        return set().union(*self._mounted.values())
+
+    async def _read_mounted_images(self, container: str) -> frozenset[str]:
+        reply = await self._cri.container_status(container)
+        return frozenset(mount.image.image for mount in reply.status.mounts if mount.image.image)
 
     async def _observe(self, containers: Iterable[v1.Container]) -> set[str]:
         """Note which images exist and which are in use, by any container of the runtime."""
         in_use = {name for c in containers for name in (c.image_ref, c.image_id, c.image.image) if name}
+        in_use |= await self._find_mounted_images(containers)
         reply: v1.ListImagesResponse = await self._cri.call(
             "ListImages", v1.ListImagesRequest(), CHECK_TIMEOUT
         )

@@ -5,12 +5,15 @@ PYTHON ?= $(shell sh tools/find_python.sh)
 CACHE  ?= $(HOME)/.cache/volplane
 BESIDE ?= -n auto --maxprocesses=4 --dist=loadfile
 BASE   ?= HEAD~1
+IMAGES ?= 300
+REQUESTS ?= 10000
+TORTURE ?= tests/fuzz/test_hostile_requests.py tests/security/test_crash_images.py tests/security/test_data_directory_fuzz.py
 PLAN_TESTS ?= tests/rules tests/properties tests/controllers tests/scheduler tests/sidecars \
 	tests/fsck/test_plan.py tests/cloud/test_rules.py tests/cloud/test_snapshots.py $(wildcard tests/node/test_*plan*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages peers demo test test-pythons coverage lint bench bench-compare soak proto reference \
-	published-schema deploy changelog dist docs lock clean
+.PHONY: help setup packages peers demo test test-pythons coverage lint bench bench-compare soak torture proto \
+	reference published-schema deploy changelog dist docs lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +67,10 @@ bench-compare: setup ## measure this tree and BASE=<commit> in turns; prints the
 
 soak: setup peers ## random lives of volumes on our own drivers (DRIVERS="ebs efs", SOAK="--soak 10m --json soak.json")
 	$(BIN)/python -m tests.soak $(DRIVERS) $(SOAK)
+
+torture: setup peers ## crash images, damaged files and hostile requests in their long forms, with figures: hours, as root
+	VOLPLANE_CACHE=$(CACHE) VOLPLANE_CRASH_IMAGES=$(IMAGES) VOLPLANE_DAMAGE_ALL=1 VOLPLANE_FUZZ_REQUESTS=$(REQUESTS) \
+	unshare --mount --propagation slave $(BIN)/python -m pytest -q -s $(TORTURE)
 
 proto: setup ## generate the Python of all *.proto files
 	$(BIN)/python -m volplane.csi.proto

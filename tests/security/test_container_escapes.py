@@ -29,6 +29,7 @@ from volplane.node.containers.launcher import identity
 pytestmark = pytest.mark.root
 
 LAUNCHER = f"{launcher_client._PACKAGE_DIRECTORY}/launcher"
+PYTHON = os.path.realpath(sys.executable)
 STDLIB = sysconfig.get_path("stdlib")
 USER = 1234
 DEFAULT = 0
@@ -353,6 +354,16 @@ async def test_no_error_inside_a_container_imports_its_code(trapped: Trapped, pl
             await runtime.start(trapped.spec("sh", id="three", tty=True))
         await runtime.stop("one", 0)
     assert trapped.sprung() == []
+
+
+async def test_the_traps_for_python_spring_for_the_containers_own_programs(trapped: Trapped) -> None:
+    """With the container's capabilities only: a trap that never springs would show nothing."""
+    plant_working_directory(trapped)
+    room = trapped.room
+    async with room.temporary_runtime() as runtime, asyncio.timeout(30):
+        await runtime.start(trapped.spec(PYTHON, "-c", "import traceback", workdir="/srv/app"))
+        await runtime.wait("one")
+    assert set(trapped.sprung()) == {DEFAULT}
 
 
 # --- /etc/passwd

@@ -249,6 +249,7 @@ def test_every_copy_starts_and_has_all_that_was_acknowledged(images: Images, cra
                 _check_containers(images.place / "d")
         except (AssertionError, APIError, OSError) as error:
             problems[crash.image.name] = f"{type(error).__name__}: {error}"
+            print(f"{crash.image.name} failed: {problems[crash.image.name]}")
             machine.purge(images.place / "d")
         finally:
             images.unmount()

@@ -187,10 +187,11 @@ def test_a_damaged_file_is_survived_or_named(
 @pytest.mark.skipif(not ALL, reason="VOLPLANE_DAMAGE_ALL=1 takes every file")
 @pytest.mark.parametrize("how", DAMAGES)
 def test_every_file_may_be_damaged(stopped: Stopped, how: Callable[[Path], None]) -> None:
-    failed = {}
+    failed, started = {}, 0
     for file in stopped.files:
         try:
             said = damage(stopped, file, how)
+            started += "ready in" in said
             print(how.__name__, file, "starts" if "ready in" in said else said.strip().splitlines()[-1])
         except (AssertionError, OSError, subprocess.SubprocessError) as error:
             failed[file] = str(error)
@@ -198,4 +199,9 @@ def test_every_file_may_be_damaged(stopped: Stopped, how: Callable[[Path], None]
             if stopped.up.process is not None and stopped.up.process.poll() is None:
                 stopped.up.kill()
             machine.purge(stopped.up.directory)
+    refused = len(stopped.files) - started - len(failed)
+    print(
+        f"{how.__name__}: {len(stopped.files)} files, {started} starts, "
+        f"{refused} refusals that name the file, {len(failed)} failed"
+    )
     assert not failed

@@ -314,8 +314,27 @@ def test_pods_for_another_system_and_user_namespaces_are_refused() -> None:
         "Failed to admit pod as the OS field doesn't match node OS",
     )
     assert check_refusal(pod(os={"name": "linux"})) is None
-    assert "no user namespaces" in find_sandbox_problem(pod(hostUsers=False))
-    assert find_sandbox_problem(pod(hostUsers=True)) == find_sandbox_problem(pod()) == ""
+    assert "no user namespaces" in find_sandbox_problem(pod(hostUsers=False), as_processes=True)
+    assert "no user namespaces" in find_sandbox_problem(pod(hostUsers=False), as_processes=False)
+    for given in (pod(hostUsers=True), pod()):
+        assert find_sandbox_problem(given, as_processes=True) == ""
+
+
+SHARED = "shareProcessNamespace is true, and each container of this node sees its own processes only: "
+SANDBOX = (
+    'failed to get sandbox runtime: runtimeClassName is "gvisor", and this node has no container runtime: '
+)
+ELSEWHERE = "remove it, or run the pod on a node with a container runtime"
+
+
+def test_shared_processes_and_runtime_classes_need_a_container_runtime() -> None:
+    for asked, refusal in (
+        (pod(shareProcessNamespace=True), SHARED + ELSEWHERE),
+        (pod(runtimeClassName="gvisor"), SANDBOX + ELSEWHERE),
+        (pod(shareProcessNamespace=False, runtimeClassName=""), ""),
+    ):
+        assert find_sandbox_problem(asked, as_processes=True) == refusal
+        assert find_sandbox_problem(asked, as_processes=False) == ""
 
 
 async def _status(here: NodeEnv) -> Any:
@@ -345,6 +364,64 @@ async def test_a_pod_that_wants_a_user_namespace_gets_no_sandbox() -> None:
         reported = await here.wait_for_event("user namespaces")
         assert reported.startswith("Failed to create pod sandbox: hostUsers is false")
         assert await here.phase() == "Pending"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("asked", "refusal"),
+    [({"shareProcessNamespace": True}, SHARED), ({"runtimeClassName": "gvisor"}, SANDBOX)],
+    ids=["processes", "runtime class"],
+)
+async def test_a_pod_that_needs_a_container_runtime_starts_no_process_without_one(
+    asked: dict[str, Any], refusal: str
+) -> None:
+    async with node_env() as here:
+        await here.start()
+        await here.pod(**asked, container={"image": "i", "command": ["/bin/true"]})
+        reported = await here.wait_for_event(refusal)
+        assert reported == f"Failed to create pod sandbox: {refusal}{ELSEWHERE}"
+        assert await here.phase() == "Pending"
+        assert here.role is not None
+        assert not await here.role.runtimes.states()
+        await here.delete()
+        await here.wait_for_phase("gone")
+
+
+@pytest.mark.root
+async def test_a_pod_of_built_in_images_runs_whatever_processes_it_shares() -> None:
+    async with node_env() as here:
+        await here.start()
+        await here.pod(shareProcessNamespace=True, hostNetwork=True)
+        await here.wait_until_ready()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("host_pid", [False, True])
+async def test_an_ephemeral_container_sees_the_processes_of_another_one_only_with_host_pid(
+    host_pid: bool,
+) -> None:
+    debugger = {"name": "debug", "image": "i", "command": ["/bin/true"], "targetContainerName": "main"}
+    async with node_env() as here:
+        await here.start()
+        await here.pod(hostNetwork=True, hostPID=host_pid)
+        await here.wait_until_ready()
+        patch = {"spec": {"ephemeralContainers": [debugger]}}
+        await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
+        if not host_pid:
+            reported = await here.wait_for_event("targetContainerName is")
+            assert reported == (
+                'Error: targetContainerName is "main", and each container of this node sees its own '
+                "processes only: leave it out, or run the pod on a node with a container runtime"
+            )
+            (refused,) = (await _status(here)).ephemeral_container_statuses
+            assert refused.state.waiting.reason == "CreateContainerError"
+            return
+
+        async def has_ended() -> bool:
+            (found,) = (await _status(here)).ephemeral_container_statuses or (None,)
+            return found is not None and found.state.terminated is not None
+
+        await until(has_ended, here.timeout)
 
 
 @pytest.mark.root

@@ -49,6 +49,7 @@ from volplane.node.pods.runtimes import find_own_command
 from volplane.node.pods.security_context import (
     ContainerSecurity,
     check_image_user,
+    check_target,
     check_user,
     resolve_security,
 )
@@ -196,6 +197,7 @@ class ContainerSpecBuilder(Struct, frozen=True):
         self, spec: ContainerSpec, pod: Pod, container: Container, security: ContainerSecurity
     ) -> ContainerSpec:
         check_user(pod, container)
+        check_target(pod, container)
         for name in security.sysctls:
             if namespace_of(name) == "net" and not spec.network:
                 raise ContainerCreateError(

@@ -28,6 +28,8 @@ SYSCTL_FORBIDDEN, APP_ARMOR, WRONG_OS = "SysctlForbidden", "AppArmor", "PodOSNot
 NO_APP_ARMOR = "AppArmor is not enabled on the host"
 NO_APP_ARMOR_SUPPORT = "this node's container runtime cannot apply AppArmor profiles"
 
+_OWN_PROCESSES = "each container of this node sees its own processes only"
+_ELSEWHERE = "remove it, or run the pod on a node with a container runtime"
 _APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 _UNCONFINED = "Unconfined"
 
@@ -91,14 +93,39 @@ def _wants_app_armor(pod: Pod, container: Container) -> bool:
     return shared is not None and shared.type != _UNCONFINED
 
 
-def find_sandbox_problem(pod: Pod) -> str:
-    """Why the pod cannot have the namespaces it asks for; "" if it can."""
+def find_sandbox_problem(pod: Pod, *, as_processes: bool) -> str:
+    """Why the pod cannot have the namespaces or the runtime it asks for; "" if it can.
+
+    `as_processes`: it has containers that run as processes, because the node has no container runtime.
+    """
     if pod.spec.host_users is False:
         return (
             "hostUsers is false, and this node's container runtime has no user namespaces: set it to true or "
             "remove it"
         )
+    if as_processes and pod.spec.share_process_namespace:
+        return f"shareProcessNamespace is true, and {_OWN_PROCESSES}: {_ELSEWHERE}"
+    if as_processes and pod.spec.runtime_class_name:
+        return (
+            f'failed to get sandbox runtime: runtimeClassName is "{pod.spec.runtime_class_name}", and this '
+            f"node has no container runtime: {_ELSEWHERE}"
+        )
     return ""
+
+
+def check_target(pod: Pod, container: Container) -> None:
+    """Refuse an ephemeral container that asks to see the processes of another one.
+
+    Raises ContainerCreateError.
+    """
+    if pod.spec.host_pid:  # it sees all processes of the node
+        return
+    for each in pod.spec.ephemeral_containers:
+        if each.name == container.name and each.target_container_name:
+            raise ContainerCreateError(
+                f'targetContainerName is "{each.target_container_name}", and {_OWN_PROCESSES}: leave it out, '
+                "or run the pod on a node with a container runtime"
+            )
 
 
 # --- containers

@@ -350,12 +350,20 @@ class PodWorker:
             self.deps.containers.events.warning(self.pod, "FailedCreatePodSandBox", text)
 
         async def join() -> NetworkAttachment:
-            if why := find_sandbox_problem(self.pod):
+            if why := find_sandbox_problem(self.pod, as_processes=self._has_processes()):
                 raise PodNetworkError(why)
             return await self.deps.network.join(self.pod, self._pids)
 
         self._network = await retry(join, on=PodNetworkError, backoff=RETRY, report=report)
         return self._network
+
+    def _has_processes(self) -> bool:
+        """Whether containers of the pod run as processes: neither built-in images nor in a runtime."""
+        deps = self.deps.containers
+        if deps.images is not None:
+            return False
+        own = (*self.pod.spec.init_containers, *self.pod.spec.containers)
+        return not all(map(deps.runtimes.is_builtin, own))
 
     async def _join_network(self) -> None:
         await self._ensure_network()

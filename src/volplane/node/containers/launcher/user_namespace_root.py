@@ -26,12 +26,13 @@ _SHOWN, _WORK, _COVER, _PROC, _SYS, _DEV = (
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "opt", "etc", "var", "nix", "srv")
 _EMPTY = {"tmp": 0o1777, "run": 0o755, "root": 0o700, "home": 0o755, "mnt": 0o755, "media": 0o755}
 _VAR_TMP = "/var/tmp"
+_EMPTY_FILE = f"{_COVER}/empty"  # is mounted over hidden files of directories with mounts below them
 _WRITABLE = ("/var", "/usr/local", "/opt", "/srv")  # programs create files in the directories in them
 
 
 class UserNamespaceLayout(RootLayout):
-    """`links` are symbolic links in the machine's root, `solid` directories with mounts below them, and
-    `files` those of the cover that containers see instead of the machine's.
+    """`links` are symbolic links in the machine's root, `solid` directories with mounts below them, `hidden`
+    what no container sees, and `files` those of the cover that containers see instead of the machine's.
     """
 
     def __init__(
@@ -114,9 +115,13 @@ class UserNamespaceLayout(RootLayout):
             data = f"lowerdir={cover}:{_SHOWN}{path},upperdir={base}/upper,workdir={base}/work,userxattr"
             kernel.mount("overlay", target, "overlay", kernel.MS_NODEV, data)
         for hidden in self._hidden:
-            if hidden.startswith(f"{path}/") and os.path.isdir(root + hidden):
+            if not hidden.startswith(f"{path}/"):
+                continue
+            if os.path.isdir(root + hidden):
                 mode = "mode=1777" if hidden == _VAR_TMP else "mode=755"
                 kernel.mount("tmpfs", root + hidden, "tmpfs", rootfs.SAFE_MOUNT_FLAGS, mode)
+            elif os.path.exists(root + hidden):
+                _show_readonly(_EMPTY_FILE, root + hidden)
 
 
 def prepare_user_namespace_layout(
@@ -124,6 +129,8 @@ def prepare_user_namespace_layout(
 ) -> UserNamespaceLayout:
     """Make the namespace that containers copy, and return to the machine's. See `rootfs.prepare_layout`."""
     files = rootfs.read_cover_files(shell)
+    # A secret may be a link, or behind one: what it leads to is hidden.
+    secrets = [os.path.realpath(path) for path in (*rootfs.SECRETS, *hidden, _VAR_TMP)]
     me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
     home = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me)
     names = [name for name in SYSTEM if os.path.lexists(f"/{name}")]
@@ -131,7 +138,7 @@ def prepare_user_namespace_layout(
     directories = [f"/{name}" for name in names if name not in links and os.path.isdir(f"/{name}")]
     solid: set[str] = set()
     trees = {path: _copy_directory(path, solid) for path in directories}
-    shown = _outermost_directories(exposed, directories)
+    shown = _outermost_directories(exposed, directories, secrets)
     trees |= {path: kernel.copy_tree(path, recursive=True) for path in shown}
     machine = {
         _PROC: kernel.copy_tree("/proc", recursive=True),
@@ -158,7 +165,7 @@ def prepare_user_namespace_layout(
         for path in (_WORK, _COVER):
             os.mkdir(f"/proc{path}")
         rootfs.pivot_into("/proc")
-        cover, covered = _make_cover(directories, solid, [*hidden, _VAR_TMP], files)
+        cover, covered = _make_cover(directories, solid, secrets, files)
         cover.exposed.extend(shown)
         return UserNamespaceLayout(
             os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me),
@@ -183,30 +190,40 @@ def _copy_directory(path: str, solid: set[str]) -> int:
         return kernel.copy_tree(path, recursive=True)
 
 
-def _outermost_directories(exposed: Sequence[str], directories: Sequence[str]) -> list[str]:
-    """Those of `exposed` that are in no directory of the machine's root that is shown."""
+def _outermost_directories(
+    exposed: Sequence[str], directories: Sequence[str], hidden: Sequence[str]
+) -> list[str]:
+    """Those of `exposed` that containers would not see otherwise: they are in no directory of the machine's
+    root that is shown, or in one that is hidden.
+    """
     chosen = rootfs.select_outermost(dict.fromkeys(exposed))
-    return [path for path in chosen if not rootfs.is_inside(path, directories) and os.path.isdir(path)]
+    return [
+        path
+        for path in chosen
+        if os.path.isdir(path) and (not rootfs.is_inside(path, directories) or rootfs.is_inside(path, hidden))
+    ]
 
 
 def _make_cover(
     directories: Sequence[str], solid: set[str], hidden: Sequence[str], files: dict[str, CoverFile]
 ) -> tuple[Cover, list[str]]:
-    """The cover, and the directories over which something empty is mounted in each container.
+    """The cover, and the paths over which something empty is mounted in each container, if they exist then.
 
-    A file is covered by a whiteout. A directory is not: to mark a new one as empty, extended attributes are
-    needed, which older kernels lack on a tmpfs.
+    Only a file in an overlay is covered, by a whiteout. A directory is not: to mark a new one as empty,
+    extended attributes are needed, which older kernels lack on a tmpfs. Nor is what does not exist yet: with
+    a whiteout in its place, no container could create a directory there, for the same reason.
     """
     covered = []
     for number in range(len(directories)):
         os.makedirs(f"{_COVER}/{number}")
-    for path in rootfs.select_outermost(dict.fromkeys([*rootfs.SECRETS, *hidden])):
+    rootfs.write_cover_file(_EMPTY_FILE, CoverFile(b"", 0o444))
+    for path in rootfs.select_outermost(dict.fromkeys(hidden)):
         layer = f"/{path.split('/')[1]}"
-        if layer not in directories or not os.path.lexists(_SHOWN + path) or os.path.islink(_SHOWN + path):
+        if layer not in directories:
             continue
-        if os.path.isdir(_SHOWN + path):
+        if layer in solid or os.path.isdir(_SHOWN + path) or not os.path.lexists(_SHOWN + path):
             covered.append(path)
-        elif layer not in solid:
+        else:
             place = f"{_COVER}/{directories.index(layer)}{path.removeprefix(layer)}"
             os.makedirs(os.path.dirname(place), exist_ok=True)
             os.mknod(place, stat.S_IFCHR, 0)

@@ -258,9 +258,12 @@ class SpanReader:
                 return None
             span = msgspec.json.decode(line, type=Span)
         except (msgspec.DecodeError, ValueError) as error:  # damaged by a power cut, or of another program
-            return self._skip_line(path, str(error))
-        if (header := self._headers.get(path.name)) is None:
-            return self._skip_line(path, "no header before it tells the role and the clock")
+            self._report_skipped(path, str(error))
+            return None
+        if path.name not in self._headers:
+            self._report_skipped(path, "no header before it tells the role and the clock")
+            return None
+        header = self._headers[path.name]
         moved = structs.replace(
             span, start=span.start + header.wall_offset, end=span.end and span.end + header.wall_offset
         )
@@ -273,7 +276,7 @@ class SpanReader:
             del self._lives[span.id]
         return stored
 
-    def _skip_line(self, path: Path, why: str) -> None:
+    def _report_skipped(self, path: Path, why: str) -> None:
         if path.name not in self._reported:
             self._reported.add(path.name)
             log.warning("%s: lines that are no recorded steps are skipped, such as one: %s", path, why)

@@ -24,7 +24,7 @@ from volplane.client.client import Client
 from volplane.dashboard.views import journeys
 from volplane.dashboard.views import objects as objects_view
 
-PATIENCE = 30.0
+PATIENCE = 120.0  # seconds, for a page that never comes
 PATHS = (
     "/cluster",
     "/journeys",

@@ -113,6 +113,52 @@ def test_a_journey_has_every_step_of_the_contract(make: Callable[[Path], Up], tm
         ElementTree.fromstring(journey_picture.draw(ask(up, "journey", "pod/web", "-o", "json")))
 
 
+# For the second pod, this may happen before the volume is detached from the first one's node.
+ATTACH_IS_ASKED_FOR = {"pod stored", "pod bound", "volumesInUse", "attachment stored"}
+ATTACH_IS_ASKED_FOR |= {"finalizer of the attachment"}
+AGAIN = """
+apiVersion: v1
+kind: Pod
+metadata: {name: again}
+spec:
+  nodeName: NODE
+""" + MANIFEST.partition("metadata: {name: web}\nspec:\n")[2]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--separate",)], ids=["one process", "separate"])
+def test_a_volume_that_moves_takes_every_step_on_both_nodes(arguments: tuple[str, ...]) -> None:
+    with Up(RECORD, *arguments, nodes=2) as up:
+        up.apply(MANIFEST)
+        up.wait("the pod runs", lambda: up.phase("web") == "Running")
+        first = up.get("pod", "web")["spec"]["nodeName"]
+        second = ({"worker-1", "worker-2"} - {first}).pop()
+        up.kubectl("delete", "pod", "web", "--wait=false")
+        up.apply(AGAIN.replace("NODE", second))
+        up.wait("the second pod runs", lambda: up.phase("again") == "Running")
+        up.wait("it is attached once", lambda: len(up.items("volumeattachments")) == 1)
+        journey = read_journey(up)
+    assert (journey.nodes, journey.outcome) == ((first, second), JourneyOutcome.IN_USE)
+    on = {node: [step for step in journey.steps if step.node == node] for node in (first, second)}
+    by_node = {
+        node: [step.what for step in steps if step.component in ("kubelet", "csi-attacher")]
+        for node, steps in on.items()
+    }
+    forwards = ["ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "StartContainer"]
+    back = ["StopContainer", "NodeUnpublishVolume", "NodeUnstageVolume"]
+    assert [what for what in by_node[first] if what in {*forwards, *back}] == forwards + back
+    assert [what for what in by_node[second] if what in {*forwards, *back}] == forwards
+    # The order of the contract: all of the first way, all of the way back, and the second way from the attach.
+    attach_again = min(s.at for s in on[second] if s.what == "ControllerPublishVolume")
+    detaches = [s for s in journey.steps if s.what == "ControllerUnpublishVolume"]
+    assert [s.end <= attach_again for s in detaches if s.component == "csi-attacher"] == [True]
+    of_second = {s.id for s in journey.steps if s.at >= attach_again or s.subject == "pod/default/again"}
+    moved = [s for s in journey.steps if s.id not in of_second]
+    assert order.find_order_problems(moved, (*UP, *order.BACK)) == []
+    later = [s for s in journey.steps if s.id in of_second]
+    expected = [m for m in order.FORWARDS if m.name not in ATTACH_IS_ASKED_FOR]
+    assert order.find_order_problems(later, expected) == []
+
+
 @pytest.mark.peer("etcd")
 def test_a_journey_is_complete_on_etcd_with_two_api_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

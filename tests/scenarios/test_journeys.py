@@ -20,6 +20,7 @@ from tests.support.etcd import etcd
 from tests.support.up import VOLPLANE, Up
 from tools import journey_picture
 from volplane.explain.journey import order
+from volplane.explain.journey.ending import is_over
 from volplane.explain.journey.model import Journey, JourneyOutcome, StateHistory, StepOutcome
 from volplane.explain.journey.select import select_back
 
@@ -66,7 +67,8 @@ def run_lifecycle(up: Up) -> Journey:
     """A claim with a pod, until nothing of both is left; returns its journey."""
     up.apply(MANIFEST)
     up.wait("the pod runs", lambda: up.phase("web") == "Running")
-    assert read_journey(up).outcome is JourneyOutcome.IN_USE
+    journey = read_journey(up)
+    assert (journey.outcome, is_over(journey)) == (JourneyOutcome.IN_USE, False)
     up.kubectl("delete", "pod", "web")
     up.wait("the attachment is gone", lambda: not up.items("volumeattachments"))
     up.kubectl("delete", "pvc", "data")
@@ -82,6 +84,7 @@ def check_complete(journey: Journey) -> None:
         [*problems, *(f"{s.at} {s.component} {s.what} {s.subject}" for s in journey.steps)]
     )
     assert journey.outcome is JourneyOutcome.DELETED
+    assert is_over(journey), "journey --follow would go on for ever"
 
 
 def in_one_process(directory: Path) -> Up:
@@ -138,19 +141,18 @@ def test_a_volume_that_moves_takes_every_step_on_both_nodes(arguments: tuple[str
         up.wait("it is attached once", lambda: len(up.items("volumeattachments")) == 1)
         journey = read_journey(up)
     assert (journey.nodes, journey.outcome) == ((first, second), JourneyOutcome.IN_USE)
-    on = {node: [step for step in journey.steps if step.node == node] for node in (first, second)}
-    by_node = {
-        node: [step.what for step in steps if step.component in ("kubelet", "csi-attacher")]
-        for node, steps in on.items()
-    }
-    forwards = ["ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "StartContainer"]
+    forwards = ["NodeStageVolume", "NodePublishVolume", "StartContainer"]
     back = ["StopContainer", "NodeUnpublishVolume", "NodeUnstageVolume"]
-    assert [what for what in by_node[first] if what in {*forwards, *back}] == forwards + back
-    assert [what for what in by_node[second] if what in {*forwards, *back}] == forwards
-    # The order of the contract: all of the first way, all of the way back, and the second way from the attach.
-    attach_again = min(s.at for s in on[second] if s.what == "ControllerPublishVolume")
-    detaches = [s for s in journey.steps if s.what == "ControllerUnpublishVolume"]
-    assert [s.end <= attach_again for s in detaches if s.component == "csi-attacher"] == [True]
+    by_kubelets = [s for s in journey.steps if s.component == "kubelet" and s.what in {*forwards, *back}]
+    assert [s.what for s in by_kubelets] == forwards + back + forwards
+    assert [s.node for s in by_kubelets] == [first] * 6 + [second] * 3
+    calls = [s for s in journey.steps if s.component == "csi-attacher" and s.what.startswith("Controller")]
+    methods = ["ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerPublishVolume"]
+    assert [s.what for s in calls] == methods
+    assert [s.subject == calls[0].subject for s in calls] == [True, True, False]
+    # All of the first way, all of the way back, and the second way from the attach, as the contract says.
+    attach_again = calls[-1].at
+    assert calls[1].end <= attach_again
     of_second = {s.id for s in journey.steps if s.at >= attach_again or s.subject == "pod/default/again"}
     moved = [s for s in journey.steps if s.id not in of_second]
     assert order.find_order_problems(moved, (*UP, *order.BACK)) == []

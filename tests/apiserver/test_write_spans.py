@@ -128,6 +128,18 @@ async def test_removed_finalizers_are_a_change(store: Store, issuer: TokenIssuer
     ]
 
 
+async def test_the_release_of_a_volume_tells_whether_it_is_deleted_next(
+    store: Store, issuer: TokenIssuer
+) -> None:
+    server = await serve(store, issuer)
+    await create_volume(server.client, await create_claim(server.client))
+    for phase in ("Bound", "Released"):
+        merge = {"status": {"phase": phase}}
+        await server.client.patch(PersistentVolume, "static", merge=merge, subresource="status")
+        span = server.last("pv/static")
+        assert span.attrs.get("reclaim policy") == ("Retain" if phase == "Released" else None)
+
+
 async def test_a_failure_of_tracing_fails_no_write(
     store: Store, issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_span_of_two_claims_is_linked_to_the_second() -> None:
         (span(attrs={"request": "{}"}), CLIENT, "csi.v1.Node/NodeStageVolume"),
         (span("driver", "CreateVolume"), SERVER, "csi.v1.Controller/CreateVolume"),
         (span("ebs-plugin", "AttachVolume"), CLIENT, "AttachVolume"),
+        (span("ebs-plugin", "AttachVolume", attrs={"request": "{}"}), CLIENT, "AttachVolume"),
         (span("cloud", "AttachVolume"), SERVER, "AttachVolume"),
         (span("apiserver", "create"), SERVER, "create"),
         (span("default-scheduler", "bind"), INTERNAL, "bind"),
@@ -67,6 +68,15 @@ def test_a_span_of_two_claims_is_linked_to_the_second() -> None:
 def test_kind_and_name(made: Span, kind: int, name: str) -> None:
     found = encode(made)
     assert (found["kind"], found["name"]) == (kind, name)
+
+
+def test_calls_to_the_cloud_have_the_names_of_its_api() -> None:
+    found = read(encode(span("ebs-plugin", "AttachVolume", attrs={"request": "{}"})))
+    assert (found["rpc.system"], found["rpc.service"], found["rpc.method"]) == (
+        "aws-api",
+        "EC2",
+        "AttachVolume",
+    )
 
 
 def test_attributes_have_semantic_names() -> None:

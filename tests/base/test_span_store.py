@@ -113,6 +113,19 @@ def test_old_files_are_removed_and_the_newest_of_each_role_is_kept(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["node.1.spans", "up.2.spans"]
 
 
+def test_node_names_with_dots_are_different_roles(tmp_path: Path) -> None:
+    names = ("node-a.eu.internal.1", "node-a.us.internal.1", "node-a.us.internal.2")
+    for age, name in enumerate(reversed(names), 1):
+        path = tmp_path / f"{name}.spans"
+        path.write_text("{}\n" * 100)
+        os.utime(path, (time.time() - age, time.time() - age))
+    SpanRecorder(tmp_path, "up", max_size=1, max_age=600.0).remove_old_files()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "node-a.eu.internal.1.spans",
+        "node-a.us.internal.2.spans",
+    ]
+
+
 def test_a_process_that_lost_its_processor_between_two_clocks_writes_no_wrong_dates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +157,44 @@ def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
     with file.open("ab") as opened:
         opened.write(b"\0\0\0\n[1, 2\nno end")
     assert [s.span.step for s in SpanReader(tmp_path).read()] == ["good"]
+
+
+LIFE = '{"role":"up","pid":1,"life":"%s","wall_offset":0}'
+STEP = '["binder","%s","pvc/default/a",5,6,{},"",["aa"],"id","up"]'
+
+
+@pytest.mark.parametrize(
+    ("lines", "steps", "why"),
+    [
+        pytest.param([STEP % "lost"], [], "no header before it", id="no header"),
+        pytest.param(["{", STEP % "lost"], [], "truncated", id="the header is damaged"),
+        pytest.param(['{"role":"up"}', STEP % "x"], [], "missing required field", id="a foreign header"),
+        pytest.param([LIFE % "1-zz", STEP % "x"], [], "invalid literal", id="a header without its time"),
+        pytest.param([LIFE % "1-a", '["x"]', STEP % "good"], ["good"], "at least", id="a foreign list"),
+        pytest.param([LIFE % "1-a", "7", '"x"', STEP % "good"], ["good"], "array", id="no list"),
+        pytest.param([LIFE % "1-a", STEP % "good"], ["good"], "", id="undamaged"),
+    ],
+)
+def test_damaged_and_foreign_lines_are_skipped_and_reported_once(
+    lines: list[str], steps: list[str], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "up.1a.spans"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    reader = SpanReader(tmp_path)
+    assert [stored.span.step for stored in reader.read()] == steps
+    with file.open("a") as opened:
+        opened.write("nonsense\n" if why else "")
+    assert reader.read() == []
+    assert [why in record.getMessage() for record in caplog.records] == [True] * bool(why)
+
+
+@pytest.mark.parametrize("life", ["x-a", "99999999999999999999-a"])
+def test_a_span_of_a_process_that_cannot_be_is_cut_off(life: str, tmp_path: Path) -> None:
+    begun = '["binder","begun","pvc/default/a",5,0,{},"",["aa"],"id",""]'
+    (tmp_path / "up.1a.spans").write_text(f"{LIFE % life}\n{begun}\n")
+    reader = SpanReader(tmp_path)
+    assert reader.read() == []
+    assert [stored.is_cut_off for stored in reader.in_progress()] == [True]
 
 
 def test_a_directory_that_cannot_be_written_stops_nothing(

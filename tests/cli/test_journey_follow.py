@@ -13,7 +13,7 @@ import msgspec
 
 from tests.controllers import objects
 from tests.explain import explain_objects
-from tests.explain.journey.spans import BACK, DELETE, FORWARDS
+from tests.explain.journey.spans import BACK, DELETE, FORWARDS, stored
 from tests.support.https_apiserver import https_apiserver
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import VolumeAttachment
@@ -50,18 +50,27 @@ async def read_until(process: asyncio.subprocess.Process, text: str) -> list[str
 
 
 def record(recorder: SpanRecorder, spans: tuple[StoredSpan, ...]) -> None:
-    for stored in spans:
-        recorder.write(msgspec.json.encode(stored.span))
+    for each in spans:
+        recorder.write(msgspec.json.encode(each.span))
+
+
+def make_recorder(directory: Path) -> SpanRecorder:
+    (directory / "spans").mkdir()
+    return SpanRecorder(directory / "spans", "up", max_size=1 << 20, max_age=3600.0)
+
+
+def copy_kubeconfig(file: str, directory: Path) -> None:
+    (directory / "kubeconfig").write_bytes(Path(file).read_bytes())
 
 
 async def test_recorded_steps_are_printed_once_as_they_come_until_the_volume_is_deleted(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "kubeconfig").write_text("")
-    (tmp_path / "spans").mkdir()
-    recorder = SpanRecorder(tmp_path / "spans", "up", max_size=1 << 20, max_age=3600.0)
+    recorder = make_recorder(tmp_path)
+    record(recorder, FORWARDS[:1])
     async with following("pvc/data", "--all", "--data-dir", str(tmp_path)) as process:
-        record(recorder, FORWARDS)
+        record(recorder, FORWARDS[1:])
         first = await read_until(process, "StartContainer")
         assert "COMPONENT" in first[0]
         record(recorder, BACK)
@@ -70,6 +79,68 @@ async def test_recorded_steps_are_printed_once_as_they_come_until_the_volume_is_
         record(recorder, DELETE)
         assert await process.wait() == 0
     recorder.close()
+
+
+async def test_the_way_back_is_followed_after_the_claim_is_gone(tmp_path: Path) -> None:
+    """A claim may go while its volume is still unmounted, detached and deleted."""
+    (tmp_path / "kubeconfig").write_text("")
+    recorder = make_recorder(tmp_path)
+    record(recorder, FORWARDS)
+    async with following("pvc/data", "--all", "--data-dir", str(tmp_path)) as process:
+        await read_until(process, "StartContainer")
+        record(recorder, DELETE[:3])
+        await read_until(process, "status.phase=Released")
+        record(recorder, BACK)
+        await read_until(process, "ControllerUnpublishVolume")
+        record(recorder, DELETE[3:])
+        await read_until(process, "DeleteVolume")
+        assert await process.wait() == 0
+    recorder.close()
+
+
+async def test_where_nothing_is_recorded_objects_and_events_are_followed(tmp_path: Path) -> None:
+    """Steps were recorded once, and not of this claim: it would never come."""
+    async with https_apiserver() as api:
+        copy_kubeconfig(api.kubeconfig, tmp_path)
+        recorder = make_recorder(tmp_path)
+        record(recorder, (stored(0, 1, "apiserver", "create", "pvc/default/other"),))
+        async with following("pvc/data", "--all", "--data-dir", str(tmp_path)) as process:
+            assert process.stderr is not None
+            note = (await process.stderr.readline()).decode()
+            assert note == "pvc/default/data does not exist yet: waiting for it\n"
+            await api.client.create(objects.claim("data", "1Gi", "gone"))
+            first = await read_until(process, "create  pvc/default/data")
+            assert "KNOWN BY" in first[0]
+            merge = {"metadata": {"finalizers": None}}
+            await api.client.patch(PersistentVolumeClaim, "data", "default", merge=merge)
+            await api.client.delete(PersistentVolumeClaim, "data", "default")
+            assert await process.wait() == 0
+        recorder.close()
+
+
+async def test_steps_of_an_object_that_does_not_exist_yet_are_waited_for(tmp_path: Path) -> None:
+    async with https_apiserver() as api:
+        copy_kubeconfig(api.kubeconfig, tmp_path)
+        recorder = make_recorder(tmp_path)
+        async with following("pvc/data", "--all", "--data-dir", str(tmp_path)) as process:
+            assert process.stderr is not None
+            await process.stderr.readline()
+            record(recorder, (*FORWARDS, *BACK, *DELETE))
+            first = await read_until(process, "DeleteVolume")
+            assert "SINCE START" in first[0]
+            assert await process.wait() == 0
+        recorder.close()
+
+
+async def test_a_cluster_that_is_stopped_and_has_recorded_nothing_is_an_error(tmp_path: Path) -> None:
+    async with https_apiserver() as api:
+        copy_kubeconfig(api.kubeconfig, tmp_path)
+    make_recorder(tmp_path)
+    async with following("pvc/data", "--data-dir", str(tmp_path)) as process:
+        assert process.stderr is not None
+        errors = (await process.stderr.read()).decode()
+        assert await process.wait() == 1
+        assert "the API server does not answer" in errors
 
 
 async def test_of_any_other_cluster_what_objects_and_events_show_is_followed_until_the_claim_is_gone() -> (

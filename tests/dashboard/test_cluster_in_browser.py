@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from tests.dashboard.viewer import Viewer, claim_and_pod, issue_link, pod, run_verb
 from tests.support.browser import Keys
 from tests.support.up import Up
+from volplane.explain.journey.model import Journey
 
 # What another user of the machine may try: the sockets, the files, and the port.
 NOBODY = 65534
@@ -66,15 +68,35 @@ def test_a_pod_and_its_volume_appear_without_a_reload(cluster: Up, viewer: Viewe
     viewer.take_screenshots("cluster-1")
 
 
-def test_a_volume_is_seen_moving_when_its_pod_moves(cluster: Up, viewer: Viewer) -> None:
+def test_a_volume_is_seen_moving_when_its_pod_moves(
+    cluster: Up, viewer: Viewer, record_property: Callable[[str, object], None]
+) -> None:
+    """What is pushed to the page moves it: nothing is loaded again. How long that takes is reported."""
     cluster.apply(claim_and_pod("mobile", node="worker-1"))
     viewer.open("/cluster")
     viewer.browser.wait_for(on("worker-1", "mobile"))
+    viewer.browser.requests()
+    viewer.browser.run(
+        "window.seen = {};"
+        "document.addEventListener('fragments', () => {"
+        f"  if ({on('worker-2', 'mobile-again')}) seen.at ||= Date.now();"
+        "})"
+    )
     cluster.kubectl("delete", "pod", "mobile-pod", "--wait=false")
     viewer.browser.wait_for(f"!{on('worker-1', 'mobile')}")
     cluster.apply(pod("mobile-again", ["mobile"], "nodeSelector: {kubernetes.io/hostname: worker-2}"))
     viewer.browser.wait_for(f"{on('worker-2', 'mobile')} && {on('worker-2', 'mobile-again')}")
     assert "mobile" not in viewer.browser.text("#node-worker-1")
+    seen: float = viewer.browser.run("return seen.at") / 1000  # undefined if the page was loaded again
+    pages = [address for address in viewer.browser.requests() if "/cluster" in address]
+    assert pages == [], "the page has asked for what it should be sent"
+    (journey,) = msgspec.json.decode(
+        run_verb(cluster, "journey", "pvc/mobile", "--all", "-o", "json"), type=list[Journey]
+    )
+    placed = max(s.at for s in journey.steps if any(c.field == "spec.nodeName" for c in s.changes))
+    record_property(
+        "seconds from the pod's binding until the page shows it", round(seen - placed.timestamp(), 3)
+    )
 
 
 def test_a_lost_node_is_obvious_and_so_is_its_return(cluster: Up, viewer: Viewer) -> None:

@@ -95,6 +95,11 @@ def test_a_step_opens_its_request_and_answer_and_what_it_changed(cluster: Up, vi
     assert '"volume_id": "vol-' in details
     assert "driver: CreateVolume" in details
     viewer.take_screenshots("journey-step")
+    click_step(viewer, "ebs-plugin to cloud: CreateVolume")
+    viewer.browser.wait_for("document.querySelector('.step-details')?.innerText.includes('<volumeId>vol-')")
+    details = viewer.browser.text(".step-details")
+    assert '"VolumeType": "gp3"' in details
+    assert cluster.memory().secret_key not in details
     click_step(viewer, "kubectl to API server: create pvc/default/opened")
     viewer.browser.wait_for("document.querySelector('.step-details .changes')")
     assert "status.phase" in viewer.browser.text(".step-details .changes")

@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from volplane.dashboard.log_lines import AROUND, LogReader
+from volplane.dashboard.log_lines import AROUND, SHOWN, LogReader
 
 AT = datetime(2026, 5, 4, 3, 2, 1, 500_000, tzinfo=UTC)
 
@@ -36,6 +36,18 @@ async def test_lines_of_the_time_that_mention_a_name_are_found(tmp_path: Path) -
     assert await find(reader, "nothing") == []
     (found, _) = await reader.find(AT, AT + timedelta(milliseconds=10), ["data"])
     assert (found.at, found.role) == (AT, "node-worker-1")
+
+
+async def test_lines_beyond_the_limit_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "up.log"
+    file.write_text("\n".join(line(f"data {number}") for number in range(SHOWN + 2)) + "\n")
+    lines = await find(LogReader([(tmp_path, "*.log")]), "data")
+    assert lines[-2:] == [
+        f"INFO  attacher: data {SHOWN - 1}",
+        "(2 more lines of this moment are not shown)",
+    ]
+    file.write_text("\n".join(line(f"data {number}") for number in range(SHOWN)) + "\n")
+    assert len(await find(LogReader([(tmp_path, "*.log")]), "data")) == SHOWN
 
 
 async def test_a_containers_file_has_the_name_of_the_container(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import unescape
+from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from tests.controllers import objects
@@ -15,9 +17,14 @@ from tests.dashboard.pages import OpenPage, serve_page, version_of
 from volplane.api import codec
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import StorageClass, VolumeAttachment
+from volplane.base.span_store import SpanRecorder
+from volplane.base.trace import Span
+from volplane.base.trace_context import trace_id
 from volplane.client.client import Client
+from volplane.dashboard.views import journeys
+from volplane.dashboard.views import objects as objects_view
 
-PATIENCE = 30.0
+PATIENCE = 120.0  # seconds, for a page that never comes
 PATHS = (
     "/cluster",
     "/journeys",
@@ -123,6 +130,48 @@ async def test_a_view_tells_what_it_is_for(path: str, texts: list[str]) -> None:
         for text in texts:
             assert text in unescape(html), text
         assert "<b>worked" not in html
+
+
+async def test_what_is_left_out_of_a_list_is_counted(tmp_path: Path) -> None:
+    async with serve_page(spans=tmp_path) as (page, client, _), asyncio.timeout(PATIENCE):
+        claim = await client.create(objects.claim("data"))
+        recorder = SpanRecorder(tmp_path, "up", max_size=8 << 20, max_age=3600.0)
+        own, name = trace_id(claim.uid), "pvc/default/data"
+        for number in range(objects_view.MOST_TRANSITIONS + 7):
+            changes = [["status.phase", "", str(number)]]
+            span = Span("apiserver", "patch", name, number + 1, number + 2, {"changes": changes}, "", (own,))
+            recorder.write(msgspec.json.encode(span))
+        for number in range(journeys.MOST_DELETED + 3):
+            changes = [["exists", "yes", ""]]
+            other = Span(
+                *("apiserver", "delete", f"pvc/default/old-{number}", number + 1, number + 2),
+                *({"changes": changes}, "", (f"{number:032x}",)),
+            )
+            recorder.write(msgspec.json.encode(other))
+        recorder.close()
+        for number in range(objects_view.MOST_EVENTS + 1):
+            about = {
+                "kind": "PersistentVolumeClaim",
+                "namespace": "default",
+                "name": "data",
+                "uid": claim.uid,
+            }
+            event = {"metadata": {"name": f"e{number}", "namespace": "default"}, "involvedObject": about}
+            await client.create(codec.convert(Event, event))
+        await page.log_in()
+        html = await page.get("/object/pvc/default/data")
+        assert "7 older changes not shown. All: <code>volplane states pvc/data -n default</code>" in html
+        assert "1 older event not shown." in html
+        html = await page.get("/journeys")
+        assert "3 older claims not shown." in html
+        assert "old-52" in html
+        assert "old-2<" not in html
+
+
+async def test_lists_that_are_complete_say_nothing() -> None:
+    async with a_bound_claim() as (page, _):
+        for path in PATHS:
+            assert "not shown" not in await page.get(path), path
 
 
 @pytest.mark.parametrize(

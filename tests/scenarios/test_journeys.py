@@ -20,6 +20,7 @@ from tests.support.etcd import etcd
 from tests.support.up import VOLPLANE, Up
 from tools import journey_picture
 from volplane.explain.journey import order
+from volplane.explain.journey.ending import is_over
 from volplane.explain.journey.model import Journey, JourneyOutcome, StateHistory, StepOutcome
 from volplane.explain.journey.select import select_back
 
@@ -66,7 +67,8 @@ def run_lifecycle(up: Up) -> Journey:
     """A claim with a pod, until nothing of both is left; returns its journey."""
     up.apply(MANIFEST)
     up.wait("the pod runs", lambda: up.phase("web") == "Running")
-    assert read_journey(up).outcome is JourneyOutcome.IN_USE
+    journey = read_journey(up)
+    assert (journey.outcome, is_over(journey)) == (JourneyOutcome.IN_USE, False)
     up.kubectl("delete", "pod", "web")
     up.wait("the attachment is gone", lambda: not up.items("volumeattachments"))
     up.kubectl("delete", "pvc", "data")
@@ -97,6 +99,7 @@ def test_a_journey_has_every_step_of_the_contract(make: Callable[[Path], Up], tm
     with make(tmp_path) as up:
         journey = run_lifecycle(up)
         check_complete(journey)
+        assert is_over(journey), "journey --follow would go on for ever"
         inner = {(step.component, step.what) for step in journey.steps if step.parent}
         assert ("driver", "NodeStageVolume") in inner, "the driver does not continue its caller's trace"
         assert ("cloud", "AttachVolume") in inner, "the disk service does not continue its caller's trace"
@@ -111,6 +114,51 @@ def test_a_journey_has_every_step_of_the_contract(make: Callable[[Path], Up], tm
         assert "<svg" in ask(up, "journey", "pv/" + journey.volumes[0], "-o", "html")
         assert "NodeUnstageVolume" in ask(up, "journey", "pod/web", "--back")
         ElementTree.fromstring(journey_picture.draw(ask(up, "journey", "pod/web", "-o", "json")))
+
+
+# For the second pod, this may happen before the volume is detached from the first one's node.
+ATTACH_IS_ASKED_FOR = {"pod stored", "pod bound", "volumesInUse", "attachment stored"}
+ATTACH_IS_ASKED_FOR |= {"finalizer of the attachment"}
+AGAIN = """
+apiVersion: v1
+kind: Pod
+metadata: {name: again}
+spec:
+  nodeName: NODE
+""" + MANIFEST.partition("metadata: {name: web}\nspec:\n")[2]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--separate",)], ids=["one process", "separate"])
+def test_a_volume_that_moves_takes_every_step_on_both_nodes(arguments: tuple[str, ...]) -> None:
+    with Up(RECORD, *arguments, nodes=2) as up:
+        up.apply(MANIFEST)
+        up.wait("the pod runs", lambda: up.phase("web") == "Running")
+        first = up.get("pod", "web")["spec"]["nodeName"]
+        second = ({"worker-1", "worker-2"} - {first}).pop()
+        up.kubectl("delete", "pod", "web", "--wait=false")
+        up.apply(AGAIN.replace("NODE", second))
+        up.wait("the second pod runs", lambda: up.phase("again") == "Running")
+        up.wait("it is attached once", lambda: len(up.items("volumeattachments")) == 1)
+        journey = read_journey(up)
+    assert (journey.nodes, journey.outcome) == ((first, second), JourneyOutcome.IN_USE)
+    forwards = ["NodeStageVolume", "NodePublishVolume", "StartContainer"]
+    back = ["StopContainer", "NodeUnpublishVolume", "NodeUnstageVolume"]
+    by_kubelets = [s for s in journey.steps if s.component == "kubelet" and s.what in {*forwards, *back}]
+    assert [s.what for s in by_kubelets] == forwards + back + forwards
+    assert [s.node for s in by_kubelets] == [first] * 6 + [second] * 3
+    calls = [s for s in journey.steps if s.component == "csi-attacher" and s.what.startswith("Controller")]
+    methods = ["ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerPublishVolume"]
+    assert [s.what for s in calls] == methods
+    assert [s.subject == calls[0].subject for s in calls] == [True, True, False]
+    # All of the first way, all of the way back, and the second way from the attach, as the contract says.
+    attach_again = calls[-1].at
+    assert calls[1].end <= attach_again
+    of_second = {s.id for s in journey.steps if s.at >= attach_again or s.subject == "pod/default/again"}
+    moved = [s for s in journey.steps if s.id not in of_second]
+    assert order.find_order_problems(moved, (*UP, *order.BACK)) == []
+    later = [s for s in journey.steps if s.id in of_second]
+    expected = [m for m in order.FORWARDS if m.name not in ATTACH_IS_ASKED_FOR]
+    assert order.find_order_problems(later, expected) == []
 
 
 @pytest.mark.peer("etcd")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RELEASED = ("status.phase", "Bound", "Released")  # only PersistentVolumes have this phase
 DECODED_IN_A_ROW = 64  # volumes, before other requests get to run
 TRACED = {
     "nodes": "node",
@@ -44,6 +45,8 @@ async def _describe_write(backend: Backend, call: ApiCall, made: trace.span, old
     changes, subject = list_changes(old, new), made.subject
     if changes:
         made.attrs["changes"] = changes
+    if RELEASED in changes:  # tells whether the volume is deleted next
+        made.attrs["reclaim policy"] = new.spec.persistent_volume_reclaim_policy
     if call.manager:
         made.attrs["manager"] = call.manager
     if call.subresource:

@@ -19,6 +19,7 @@ INTERNAL, SERVER, CLIENT = 1, 2, 3  # SpanKind
 ERROR = 2  # StatusCode
 SAMPLED = 1
 SCOPE = {"name": "volplane"}
+CLOUD_CLIENT = "ebs-plugin"  # calls the EC2 API
 SERVERS = frozenset({"apiserver", "cloud", "driver"})
 RPC_SERVICES = {"Controller": "csi.v1.Controller", "Node": "csi.v1.Node"}
 _NODE_CALLS = "Node"
@@ -81,14 +82,14 @@ def _name(span: Span) -> str:
 
 def _rpc_service(span: Span) -> str:
     """The CSI service of a call; "" for other steps."""
-    is_call = "request" in span.attrs or span.component == "driver"
+    is_call = ("request" in span.attrs and span.component != CLOUD_CLIENT) or span.component == "driver"
     return RPC_SERVICES["Node" if span.step.startswith(_NODE_CALLS) else "Controller"] if is_call else ""
 
 
 def _kind(span: Span) -> int:
     if span.component in SERVERS:
         return SERVER
-    return CLIENT if "request" in span.attrs or span.component == "ebs-plugin" else INTERNAL
+    return CLIENT if "request" in span.attrs or span.component == CLOUD_CLIENT else INTERNAL
 
 
 def _list_attributes(span: Span) -> Iterator[tuple[str, object]]:
@@ -105,6 +106,10 @@ def _list_attributes(span: Span) -> Iterator[tuple[str, object]]:
     if service := _rpc_service(span):
         yield "rpc.system", "grpc"
         yield "rpc.service", service
+        yield "rpc.method", span.step
+    if span.component == CLOUD_CLIENT:
+        yield "rpc.system", "aws-api"
+        yield "rpc.service", "EC2"
         yield "rpc.method", span.step
     if span.error:
         yield "error.type", span.error.partition(":")[0]

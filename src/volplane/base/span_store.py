@@ -188,7 +188,8 @@ def _list_files(directory: Path) -> Iterator[_SpanFile]:
             found = path.stat()
         except FileNotFoundError:  # removed meanwhile
             continue
-        yield _SpanFile(path, path.name.split(".")[0], found.st_size, found.st_mtime)
+        role = path.name.rpartition(".")[0].rpartition(".")[0]  # of ROLE.TIME.spans; node names have dots
+        yield _SpanFile(path, role, found.st_size, found.st_mtime)
 
 
 class SpanReader:
@@ -201,6 +202,7 @@ class SpanReader:
         self._open: dict[str, StoredSpan] = {}  # spans that have begun
         self._lives: dict[str, tuple[str, str]] = {}  # by span in `_open`: role and life of its process
         self._newest: dict[str, tuple[float, str]] = {}  # by role: the life that wrote last
+        self._reported: set[str] = set()  # files with lines that were skipped
 
     def read(self) -> list[StoredSpan]:
         """The spans that have ended since the last read, in the order of their start."""
@@ -248,14 +250,18 @@ class SpanReader:
         try:
             if line.startswith(b"{"):
                 header = msgspec.json.decode(line, type=RecorderHeader)
-                self._headers[path.name] = header
                 began = float(int(header.life.partition("-")[2], 16))
+                self._headers[path.name] = header
                 self._newest[header.role] = max(
                     self._newest.get(header.role, (0.0, "")), (began, header.life)
                 )
                 return None
             span = msgspec.json.decode(line, type=Span)
-        except (msgspec.DecodeError, ValueError):  # a line that a power cut has damaged
+        except (msgspec.DecodeError, ValueError) as error:  # damaged by a power cut, or of another program
+            self._report_skipped(path, str(error))
+            return None
+        if path.name not in self._headers:
+            self._report_skipped(path, "no header before it tells the role and the clock")
             return None
         header = self._headers[path.name]
         moved = structs.replace(
@@ -270,6 +276,11 @@ class SpanReader:
             del self._lives[span.id]
         return stored
 
+    def _report_skipped(self, path: Path, why: str) -> None:
+        if path.name not in self._reported:
+            self._reported.add(path.name)
+            log.warning("%s: lines that are no recorded steps are skipped, such as one: %s", path, why)
+
 
 def _read_bytes(path: Path) -> bytes:
     """The content of a file; nothing if it was removed meanwhile."""
@@ -282,7 +293,7 @@ def _read_bytes(path: Path) -> bytes:
 def is_running(life: str) -> bool:
     try:
         os.kill(int(life.partition("-")[0]), 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, ValueError, OverflowError):  # the last two: of a damaged header
         return False
     except PermissionError:
         pass

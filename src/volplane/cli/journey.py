@@ -87,13 +87,22 @@ def _print(journeys: Sequence[Journey], shown: Sequence[Sequence[JourneyStep]], 
 
 def _follow(source: JourneySource, select: Select) -> None:
     """Print each step once, when it has ended, until the volume is deleted."""
-    from volplane.cli.journey_follow import StepPrinter, follow_derived, follow_recorded
+    from volplane.cli import journey_follow as follow
 
-    printer = StepPrinter(select, _echo, _line_width())
-    if source.recorded is not None:
-        asyncio.run(follow_recorded(source.recorded, source.target, printer))
-    else:
-        asyncio.run(follow_derived(source.cluster, source.target, printer))
+    printer = follow.StepPrinter(select, _echo, _line_width())
+
+    async def run() -> None:
+        recorded, target, cluster = source.recorded, source.target, source.cluster
+        if recorded is not None and await follow.wait_for_recorded_steps(recorded, cluster, target, _note):
+            await follow.follow_recorded(recorded, target, printer)
+        else:
+            await follow.follow_derived(cluster, target, printer, _note)
+
+    asyncio.run(run())
+
+
+def _note(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _line_width() -> int:

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import NotFound
 from volplane.api.meta import Resource
 from volplane.api.storage import VolumeAttachment
+from volplane.base.tasks import background
 from volplane.cli.client_factory import open_transport
 from volplane.cli.cluster_reader import WAIT_TIMEOUT, ClusterChoice, readable_errors
 from volplane.client.client import Client
 from volplane.client.live_caches import FrozenCaches, LiveCaches
 from volplane.explain.cluster_state import ClusterState
 from volplane.explain.journey.collect import RecordedJourneys, derive_journeys
-from volplane.explain.journey.model import Journey, JourneyOutcome, JourneyStep, StepOutcome
+from volplane.explain.journey.ending import is_over
+from volplane.explain.journey.model import Journey, JourneyStep, StepOutcome
 from volplane.explain.journey.render_text import step_table
 from volplane.explain.resolve import ExplainTarget
 from volplane.explain.state_table import list_unknown
 
 COALESCE = 0.03  # seconds: steps that are stored together are printed together
+RECORDED_WITHIN = 2.0  # seconds from the creation of an object until its first step is on disk, or none is
 POLL = 0.5  # seconds between two looks at files whose changes the system does not announce
 FOLLOWED: Sequence[type[Resource]] = (PersistentVolumeClaim, PersistentVolume, VolumeAttachment, Pod, Event)
 
@@ -75,10 +78,68 @@ async def follow_recorded(recorded: RecordedJourneys, target: ExplainTarget, pri
             recorded.update()
             journeys = recorded.find(target.text)
             printer.print_new(journeys)
-            if journeys and all(journey.outcome is JourneyOutcome.DELETED for journey in journeys):
+            if journeys and all(map(is_over, journeys)):
                 return
             await wait_for_change()
             await asyncio.sleep(COALESCE)
+
+
+async def wait_for_recorded_steps(
+    recorded: RecordedJourneys, cluster: ClusterChoice, target: ExplainTarget, note: Write
+) -> bool:
+    """Whether steps of the object are recorded. One that does not exist yet is waited for: `note` gets a line
+    that says so. Raises CommandError.
+    """
+    recorded.update()
+    if recorded.find(target.text):
+        return True
+    changed = asyncio.Event()
+    async with _open_client(cluster, target) as (client, _):
+        with readable_errors():
+            async with asyncio.timeout(WAIT_TIMEOUT):
+                await _exists(client, target)  # fails if this kind may not be read
+                await client.cache(target.type).wait_synced()
+        cache = client.cache(target.type)
+        cache.subscribe(lambda old, new: changed.set())
+        if cache.get(target.name, target.namespace) is None:
+            note(_waiting_for(target))
+        async with background(_set_on_change(recorded.directory, changed)):
+            return await _have_recorded(
+                recorded, target, changed, lambda: cache.get(target.name, target.namespace) is not None
+            )
+
+
+async def _have_recorded(
+    recorded: RecordedJourneys, target: ExplainTarget, changed: asyncio.Event, exists: Callable[[], bool]
+) -> bool:
+    loop = asyncio.get_running_loop()
+    deadline: float | None = None
+    while True:
+        changed.clear()
+        recorded.update()
+        if recorded.find(target.text):
+            return True
+        if not exists():
+            deadline = None
+        elif deadline is None:
+            deadline = loop.time() + RECORDED_WITHIN
+        elif loop.time() >= deadline:
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await changed.wait()
+
+
+async def _set_on_change(directory: Path, changed: asyncio.Event) -> None:
+    with ExitStack() as stack:
+        wait_for_change = _watch(directory, stack)
+        while True:
+            changed.set()  # also what was written before the watch began
+            await wait_for_change()
+
+
+def _waiting_for(target: ExplainTarget) -> str:
+    return f"{target.text} does not exist yet: waiting for it"
 
 
 def _watch(directory: Path, stack: ExitStack) -> Callable[[], Awaitable[object]]:
@@ -93,22 +154,36 @@ def _watch(directory: Path, stack: ExitStack) -> Callable[[], Awaitable[object]]
     return lambda: asyncio.sleep(POLL)
 
 
-async def follow_derived(cluster: ClusterChoice, target: ExplainTarget, printer: StepPrinter) -> None:
-    """Print what the objects and events of any cluster show. Raises CommandError."""
+@asynccontextmanager
+async def _open_client(
+    cluster: ClusterChoice, target: ExplainTarget
+) -> AsyncIterator[tuple[Client, LiveCaches]]:
     transport = open_transport(cluster.files, "volplane-journey", cluster.context)
     caches = LiveCaches(transport, namespace=target.namespace or cluster.namespace)
-    client = Client(transport, caches=caches, component="volplane-journey")
     try:
         with readable_errors():
             await transport.log_in()
+        yield Client(transport, caches=caches, component="volplane-journey"), caches
+    finally:
+        await caches.close()
+        await transport.close()
+
+
+async def follow_derived(
+    cluster: ClusterChoice, target: ExplainTarget, printer: StepPrinter, note: Write
+) -> None:
+    """Print what the objects and events of any cluster show; `note` gets a line if there is no such object
+    yet. Raises CommandError.
+    """
+    async with _open_client(cluster, target) as (client, caches):
+        with readable_errors():
             async with asyncio.timeout(WAIT_TIMEOUT):
                 was_there = await _exists(client, target)
                 for type in FOLLOWED:
                     await client.cache(type).wait_synced()
+        if not was_there:
+            note(_waiting_for(target))
         await _print_changes(client, caches, target, printer, was_there=was_there)
-    finally:
-        await caches.close()
-        await transport.close()
 
 
 async def _exists(client: Client, target: ExplainTarget) -> bool:

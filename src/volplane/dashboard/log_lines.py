@@ -65,7 +65,10 @@ class LogReader:
         if self._ring is not None:  # also has what sidecars log into their containers' files
             own = _select(tuple(self._ring.lines), "", begins, ends, names)
             found += [line for line in own if (line.at, line.text) not in known]
-        return sorted(found, key=lambda line: line.at)[:SHOWN]
+        found.sort(key=lambda line: line.at)
+        if (hidden := len(found) - SHOWN) > 0:
+            found[SHOWN:] = [LogLine(found[SHOWN].at, f"({hidden} more lines of this moment are not shown)")]
+        return found
 
     def _search_files(self, begins: datetime, ends: datetime, names: Collection[str]) -> list[LogLine]:
         found: list[LogLine] = []

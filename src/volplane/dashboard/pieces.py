@@ -183,5 +183,11 @@ def unknowns(lines: Sequence[str], id: str, title: str = "Not known, because it 
     return tag("div", tag("p", f"{title}:"), tag("ul", *items), id=id, class_="unknown")
 
 
+def left_out(number: int, what: str, *all_of_them: Content) -> Markup:
+    """That a list has only the newest ones, and where all of them are."""
+    where = (" All: ", *all_of_them) if all_of_them else ()
+    return tag("p", f"{count(number, f'older {what}')} not shown.", *where, class_="dim")
+
+
 def empty(text: str, *more: Content) -> Markup:
     return tag("p", text, *more, class_="empty")

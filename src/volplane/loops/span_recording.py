@@ -22,6 +22,7 @@ from volplane.loops.otlp_exporter import export_spans, read_export_options
 DIRECTORY = "VOLPLANE_SPANS"  # environment variables
 ROLE, SIZE, AGE = "VOLPLANE_SPANS_ROLE", "VOLPLANE_SPANS_SIZE", "VOLPLANE_SPANS_AGE"
 OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+OTLP_TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 CLEANING_INTERVAL = 600.0  # seconds
 DEFAULT_SIZE, DEFAULT_AGE = 64 << 20, 7 * 86400.0
 
@@ -41,7 +42,8 @@ class RecordingOptions(Struct, frozen=True):
 
     def to_environment(self, role: str) -> dict[str, str]:
         """The variables with which a process records as this role."""
-        otlp = {OTLP_ENDPOINT: self.otlp_endpoint} if self.otlp_endpoint else {}
+        # The address of the option comes first here, too: the user's own variable for traces would win.
+        otlp = {OTLP_ENDPOINT: self.otlp_endpoint, OTLP_TRACES_ENDPOINT: ""} if self.otlp_endpoint else {}
         where = {DIRECTORY: self.directory, ROLE: role, SIZE: str(self.max_size), AGE: str(self.max_age)}
         return where | otlp
 

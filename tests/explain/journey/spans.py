@@ -47,6 +47,7 @@ def write(
     user: str = "kubernetes-admin",
     manager: str = "kubectl",
     id: str = "",
+    details: Mapping[str, object] = {},
 ) -> StoredSpan:
     """A write at the API server with its changes of state."""
     listed = [[field, before, after] for field, (before, after) in changes.items()]
@@ -61,6 +62,7 @@ def write(
         user=user,
         manager=manager,
         changes=listed,
+        **dict(details),  # type: ignore[arg-type]
     )
 
 

@@ -190,3 +190,9 @@ def test_a_span_of_a_restarted_process_gets_the_trace_that_others_know() -> None
     spans = complete_traces([*FORWARDS, lost])
     assert join_journey(spans, TRACE).steps[-1].what in {"NodeUnstageVolume", "StartContainer"}
     assert any(step.what == "NodeUnstageVolume" for step in join_journey(spans, TRACE).steps)
+
+
+@pytest.mark.parametrize("changes", [7, ["exists"], [["exists", "yes"]], [[1, 2, 3, 4]]])
+def test_damaged_changes_are_left_out(changes: object) -> None:
+    (step,) = join_journey([stored(0, 1, "apiserver", "patch", CLAIM, changes=changes)], TRACE).steps
+    assert step.changes == ()

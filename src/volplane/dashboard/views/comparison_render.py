@@ -31,7 +31,8 @@ MOST = 300  # steps
 
 
 def render(page: PageRequest, journey: Journey, other: Journey) -> Fragments:
-    first, second = (_begin_at_zero(choose_steps(page, each).all[:MOST]) for each in (journey, other))
+    every = [choose_steps(page, each).all for each in (journey, other)]
+    first, second = (_begin_at_zero(steps[:MOST]) for steps in every)
     pairs = pair_steps(first, second)
     columns = DiagramColumns([pair.step for pair in pairs])
     axis = TimeAxis.over((step.at, step.end) for step in (*first, *second))
@@ -39,7 +40,7 @@ def render(page: PageRequest, journey: Journey, other: Journey) -> Fragments:
     return {
         ROOT: tag(
             "div",
-            _head(page, journey, other, first, second),
+            _head(page, (journey, other), (first, second), [len(steps) for steps in every]),
             _diagram_head(columns, axis, journey, other),
             tag("ol", *rows, class_="steps compared journey-diagram", aria_label="Steps of both journeys"),
             id=ROOT,
@@ -58,21 +59,21 @@ def _begin_at_zero(steps: Sequence[JourneyStep]) -> list[JourneyStep]:
 
 def _head(
     page: PageRequest,
-    journey: Journey,
-    other: Journey,
-    first: Sequence[JourneyStep],
-    second: Sequence[JourneyStep],
+    journeys: tuple[Journey, Journey],
+    shown: tuple[Sequence[JourneyStep], Sequence[JourneyStep]],
+    totals: Sequence[int],
 ) -> Markup:
+    """`totals`: how many steps each has; the last ones of a long journey are not shown."""
     rows = [
         tag(
             "tr",
             tag("th", name, " ", object_link(page, each.subject), scope="row"),
             tag("td", each.outcome),
             tag("td", format_milliseconds(_total(steps)), class_="number"),
-            tag("td", f"{len(steps)} steps", class_="number"),
+            tag("td", _count_steps(len(steps), total), class_="number"),
             class_=f"side-{name.lower()}",
         )
-        for name, each, steps in (("A", journey, first), ("B", other, second))
+        for name, each, steps, total in zip("AB", journeys, shown, totals, strict=True)
     ]
     tools = tag(
         "div",
@@ -86,6 +87,10 @@ def _head(
         tools,
         class_="page-head",
     )
+
+
+def _count_steps(shown: int, total: int) -> str:
+    return f"{shown} steps" if shown == total else f"the first {shown} of {total} steps"
 
 
 def _total(steps: Sequence[JourneyStep]) -> float:

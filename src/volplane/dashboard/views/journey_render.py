@@ -157,8 +157,8 @@ def _head(page: PageRequest, journey: Journey, shown: ShownSteps, traces: Mappin
     facts: list[tuple[str, Content]] = [
         ("Volume", [object_link(page, f"pv/{name}") for name in journey.volumes]),
         ("Disk", ", ".join(journey.disks)),
-        ("Pod", [object_link(page, f"pod/{name}") for name in journey.pods[-3:]]),
-        ("Node", " → ".join(journey.nodes[-4:])),
+        ("Pod", [*_earlier(journey.pods, 3), *(object_link(page, f"pod/{n}") for n in journey.pods[-3:])]),
+        ("Node", " → ".join([*_earlier(journey.nodes, 4), *journey.nodes[-4:]])),
         ("Took", format_milliseconds(total) if total < 100 else format_duration(timedelta(seconds=total))),
         ("Steps", f"{len(shown.all)}" + (f", {failed} failed" if failed else "")),
         ("Trace", tag("code", journey.trace)),
@@ -194,6 +194,11 @@ def _head(page: PageRequest, journey: Journey, shown: ShownSteps, traces: Mappin
         class_="page-head",
         data_announce="Journey",
     )
+
+
+def _earlier(names: Sequence[str], shown: int) -> list[str]:
+    """How many names come before the last ones, which are shown."""
+    return [f"{len(names) - shown} earlier "] if len(names) > shown else []
 
 
 def _separate(links: Sequence[Markup]) -> Iterable[Content]:

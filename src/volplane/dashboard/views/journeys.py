@@ -21,6 +21,7 @@ from volplane.dashboard.pieces import (
     count,
     empty,
     filter_form,
+    left_out,
     moment,
     object_link,
     pager,
@@ -52,6 +53,7 @@ class JourneyListView(View):
         super().__init__()
         self._observer, self._page = observer, page
         self._deleted: dict[str, StoredSpan] = {}
+        self._hidden = 0  # older deleted claims that are not listed
 
     async def open(self, wake: Callable[[], None]) -> None:
         def on_spans(spans: Sequence[StoredSpan]) -> None:
@@ -72,6 +74,7 @@ class JourneyListView(View):
                 self._deleted[span.traces[0]] = stored
         while len(self._deleted) > MOST_DELETED:
             del self._deleted[next(iter(self._deleted))]
+            self._hidden += 1
 
     async def render(self) -> Fragments:
         page = self._page
@@ -84,7 +87,7 @@ class JourneyListView(View):
             ROOT: _frame(page, list(rows)),
             COUNT: tag("p", count(len(listed), "claim"), id=COUNT, class_="summary"),
             PAGES: tag("div", pager(page, part, len(listed), "claims"), id=PAGES),
-            DELETED_CLAIMS: _render_deleted(page, deleted),
+            DELETED_CLAIMS: _render_deleted(page, deleted, self._hidden),
             UNKNOWN: unknowns(self._observer.list_unread(), UNKNOWN),
             **rows,
         }
@@ -157,7 +160,7 @@ def _separate(items: Sequence[Content]) -> Iterable[Content]:
         yield item
 
 
-def _render_deleted(page: PageRequest, deleted: Sequence[StoredSpan]) -> Markup:
+def _render_deleted(page: PageRequest, deleted: Sequence[StoredSpan], hidden: int) -> Markup:
     if not deleted:
         return tag("section", id=DELETED_CLAIMS, hidden=True)
     items = [
@@ -174,6 +177,6 @@ def _render_deleted(page: PageRequest, deleted: Sequence[StoredSpan]) -> Markup:
         for stored in deleted
     ]
     heading = tag("h2", "Deleted", tag("span", len(deleted), class_="count"))
-    return tag(
-        "section", heading, tag("ul", *items, class_="columns"), id=DELETED_CLAIMS, class_="panel deleted"
-    )
+    rest = left_out(hidden, "claim") if hidden else None
+    listed = tag("ul", *items, class_="columns")
+    return tag("section", heading, listed, rest, id=DELETED_CLAIMS, class_="panel deleted")

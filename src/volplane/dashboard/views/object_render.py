@@ -11,12 +11,11 @@ from volplane.api.storage import VolumeAttachment
 from volplane.base.markup import Content, Markup, tag, words
 from volplane.dashboard.fragments import ROOT, Fragments, slot
 from volplane.dashboard.page_request import PageRequest
-from volplane.dashboard.pieces import AGO, Tone, badge, empty, moment, object_link, unknowns
+from volplane.dashboard.pieces import AGO, Tone, badge, empty, left_out, moment, object_link, unknowns
 from volplane.dashboard.views.state_diagram import DIAGRAMS, draw_states, list_related, present_state
 from volplane.dashboard.views.waiting import render_advice, render_steps
 from volplane.explain.cluster_state import EventRecord, parse_time
 from volplane.explain.finalizers import describe_finalizer
-from volplane.explain.journey.model import Transition
 from volplane.explain.result import ExplainResult
 
 if TYPE_CHECKING:
@@ -77,8 +76,8 @@ def render(page: PageRequest, shown: ShownObject) -> Fragments:
         ANSWER: _answer(shown.result),
         STATES: _states(page, shown.related),
         FACTS: _facts(page, shown),
-        EVENTS: _events(shown.events),
-        HISTORY: _history(shown.transitions),
+        EVENTS: _events(shown.events, shown.hidden_events),
+        HISTORY: _history(shown),
         UNKNOWN: unknowns(shown.unknown, UNKNOWN, "Not known"),
     }
 
@@ -219,7 +218,7 @@ def _conditions(conditions: Sequence[Any]) -> Markup:
     return tag("table", tag("tbody", *rows), class_="plain")
 
 
-def _events(events: Sequence[EventRecord]) -> Markup:
+def _events(events: Sequence[EventRecord], hidden: int) -> Markup:
     items = [
         tag(
             "li",
@@ -239,17 +238,24 @@ def _events(events: Sequence[EventRecord]) -> Markup:
         )
         for event in events
     ]
-    heading = tag("h2", "Events", tag("span", len(events), class_="count"))
+    heading = tag("h2", "Events", tag("span", len(events) + hidden, class_="count"))
     return tag(
         "section",
         heading,
         tag("ul", *items, class_="events") if items else empty("No events."),
+        left_out(hidden, "event") if hidden else None,
         id=EVENTS,
         class_="panel",
     )
 
 
-def _history(transitions: Sequence[Transition]) -> Markup:
+def _argument(shown: ShownObject) -> str:
+    """The object as an argument of a command: pvc/data -n default."""
+    kind, namespace = shown.subject.partition("/")[0], shown.obj.namespace
+    return f"{kind}/{shown.obj.name}" + (f" -n {namespace}" if namespace else "")
+
+
+def _history(shown: ShownObject) -> Markup:
     rows = [
         tag(
             "tr",
@@ -258,8 +264,10 @@ def _history(transitions: Sequence[Transition]) -> Markup:
             tag("td", each.before and tag("del", each.before), " → ", each.after and tag("ins", each.after)),
             tag("td", each.event, class_="dim"),
         )
-        for each in reversed(transitions)
+        for each in reversed(shown.transitions)
     ]
-    heading = tag("h2", "Changes of state", tag("span", len(rows), class_="count"))
+    hidden = shown.hidden_transitions
+    heading = tag("h2", "Changes of state", tag("span", len(rows) + hidden, class_="count"))
+    rest = left_out(hidden, "change", tag("code", f"volplane states {_argument(shown)}")) if hidden else None
     table = tag("div", tag("table", tag("tbody", *rows), class_="plain changes"), class_="scroll", tabindex=0)
-    return tag("section", heading, table, id=HISTORY, class_="panel", hidden=not rows)
+    return tag("section", heading, table, rest, id=HISTORY, class_="panel", hidden=not rows)

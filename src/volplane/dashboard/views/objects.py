@@ -39,6 +39,8 @@ class ShownObject(Struct, frozen=True):
     result: ExplainResult
     events: list[EventRecord]
     transitions: list[Transition]
+    hidden_events: int  # older ones that are left out
+    hidden_transitions: int
     unknown: tuple[str, ...]
 
 
@@ -92,6 +94,8 @@ class ObjectView(View):
             result=result,
             events=events[:MOST_EVENTS],
             transitions=transitions[-MOST_TRANSITIONS:],
+            hidden_events=max(len(events) - MOST_EVENTS, 0),
+            hidden_transitions=max(len(transitions) - MOST_TRANSITIONS, 0),
             unknown=tuple(result.unknown),
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -13,6 +14,7 @@ from volplane.dashboard.pieces import Tone, badge, object_link
 from volplane.explain.journey.model import Journey, JourneyStep, StepOutcome, StepSource
 from volplane.explain.journey.render_text import format_milliseconds
 
+TAG_AFTER_TAG = re.compile(r">\s*<")
 BODIES = {"request": "Request", "reply": "Answer"}
 TONES = {
     StepOutcome.OK: Tone.GOOD,
@@ -124,11 +126,24 @@ def _bodies(step: JourneyStep) -> Iterable[Markup]:
 
 
 def _indent(text: str) -> str:
-    """JSON on several lines; anything else as it is."""
+    """JSON and XML on several lines; anything else as it is."""
+    if text.startswith("<?xml"):
+        return "\n".join(_indent_xml(text))
     try:
         return msgspec.json.format(text, indent=2)
     except msgspec.DecodeError:
         return text
+
+
+def _indent_xml(text: str) -> Iterator[str]:
+    """One element a line. The text may be cut, so that it is no document any more."""
+    depth = 0
+    for line in TAG_AFTER_TAG.sub(">\n<", text).splitlines():
+        is_end = line.startswith("</")
+        depth = max(depth - is_end, 0)
+        yield "  " * depth + line
+        if line.startswith("<") and not line.startswith(("</", "<?")) and "</" not in line[1:]:
+            depth += not line.endswith("/>")
 
 
 def _log(lines: Collection[LogLine]) -> list[Markup]:

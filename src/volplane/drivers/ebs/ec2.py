@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+import msgspec
 from msgspec import Struct
 
 from volplane.base import clock, trace
@@ -29,6 +30,7 @@ VERSION = "2016-11-15"
 TIMEOUT = 30.0
 COPY_TIMEOUT = 60.0  # our disk service answers within this, even if a copy is not ready
 THROTTLED_TRIES, FIRST_PAUSE = 5, 0.2
+LONGEST_TEXT = 4096  # characters of an answer in a span
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 _COPYING = frozenset({"CreateVolume", "CopyVolumes", "CreateSnapshot", "CreateSnapshots"})
 _NOT_FAST = frozenset({"disabling", "disabled"})  # states of fast restores
@@ -294,9 +296,15 @@ class Ec2:
     async def _call(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
         started = time.perf_counter()
         outcome = "no answer"
-        with trace.span("ebs-plugin", action, f"volume/{parameters.get('VolumeId', '')}"):
+        with trace.span("ebs-plugin", action, f"volume/{parameters.get('VolumeId', '')}") as span:
+            is_recorded = span.is_open and bool(span.traces)
+            if is_recorded:  # keys are in headers only; what has no volume is frequent and is not recorded
+                span.attrs["request"] = msgspec.json.encode(parameters).decode()
             try:
-                answer = await self._send(action, parameters)
+                status, body = await self._send(action, parameters)
+                if is_recorded:
+                    span.attrs["reply"] = _shorten(body.decode(errors="replace"))
+                answer = _parse_answer(status, body)
                 outcome = "200"
                 return answer
             except Ec2Error as error:
@@ -308,7 +316,8 @@ class Ec2:
                     "AWS API %s(%s): %s in %.1f ms", action, _format_parameters(parameters), outcome, spent
                 )
 
-    async def _send(self, action: str, parameters: Mapping[str, str]) -> ElementTree.Element:
+    async def _send(self, action: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
+        """The status and body of the answer."""
         body = encode_form({"Action": action, "Version": VERSION, **parameters}).encode()
         headers = self._signer.headers(body, _CONTENT_TYPE, self._keys(), clock.wall())
         if parent := trace.traceparent():
@@ -322,7 +331,7 @@ class Ec2:
             ) from error
         except OSError as error:
             raise Ec2Unreachable(f"{action}: {self._endpoint} does not answer: {error}") from error
-        return _parse_answer(answer.status, answer.body)
+        return answer.status, answer.body
 
     async def _post(self, headers: list[tuple[str, str]], body: bytes, timeout: float) -> ClientResponse:
         try:
@@ -332,6 +341,10 @@ class Ec2:
             if gone.answered:
                 raise
         return await self._http.request("POST", "/", headers=headers, body=body, timeout=timeout)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
 def _parse_answer(status: int, body: bytes) -> ElementTree.Element:

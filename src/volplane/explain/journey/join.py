@@ -155,12 +155,16 @@ def _node(span: Span, parents: Sequence[Span], role: str) -> str:
 def read_changes(span: Span) -> tuple[StateChange, ...]:
     """The changes of state that the API server has recorded with a write."""
     found: Any = span.attrs.get("changes", ())
-    return tuple(StateChange(*map(str, change)) for change in found)
+    if not isinstance(found, list | tuple):  # a line of a file that was damaged
+        return ()
+    changes = (change for change in found if isinstance(change, list | tuple) and len(change) == 3)
+    return tuple(StateChange(*map(str, change)) for change in changes)
 
 
 def judge_outcome(steps: Sequence[JourneyStep]) -> JourneyOutcome:
     """How far the volume has come, by the last step that succeeded."""
     outcome, running = JourneyOutcome.PENDING, set[str]()
+    is_removed = False  # the claim; its volume may still be unmounted
     for step in sorted((s for s in steps if s.outcome is StepOutcome.OK), key=lambda s: s.end):
         match step.phase, step.what:
             case Phase.START, _:
@@ -175,9 +179,11 @@ def judge_outcome(steps: Sequence[JourneyStep]) -> JourneyOutcome:
                 outcome = JourneyOutcome.MOVING
             case ((Phase.UNPUBLISH | Phase.UNSTAGE | Phase.DETACH), _) if not running:
                 outcome = JourneyOutcome.RELEASED
-            case Phase.DELETE, _ if _removes_claim(step):
+            case Phase.DELETE, "DeleteVolume":
                 outcome = JourneyOutcome.DELETED
-    return outcome
+            case Phase.DELETE, _ if _removes_claim(step):
+                is_removed = True
+    return JourneyOutcome.DELETED if is_removed and not running else outcome
 
 
 def _binds_claim(step: JourneyStep) -> bool:
@@ -187,9 +193,7 @@ def _binds_claim(step: JourneyStep) -> bool:
 
 
 def _removes_claim(step: JourneyStep) -> bool:
-    return step.what == "DeleteVolume" or (
-        step.subject.startswith("pvc/") and any(c.field == "exists" and not c.after for c in step.changes)
-    )
+    return step.subject.startswith("pvc/") and any(c.field == "exists" and not c.after for c in step.changes)
 
 
 def _find_subject(spans: Sequence[StoredSpan]) -> str:

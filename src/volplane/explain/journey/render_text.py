@@ -24,6 +24,7 @@ MARKS = {
     StepOutcome.CUT_OFF: "cut off: its process ended",
 }
 LONGEST_SUBJECT = 40
+SHOWN_CHANGES = 2  # of one step; `volplane states` has all
 SHOWN_DETAILS = ("container", "message")
 
 
@@ -120,7 +121,9 @@ def _describe(step: JourneyStep) -> str:
     if step.node and not step.subject.startswith("node/"):
         parts.append(f"on {step.node}")
     if step.component == "apiserver" and step.what in ("patch", "update"):
-        parts.append(", ".join(f"{_shorten_field(c.field)}={c.after or '-'}" for c in step.changes[:2]))
+        shown = [f"{_shorten_field(c.field)}={c.after or '-'}" for c in step.changes[:SHOWN_CHANGES]]
+        more = len(step.changes) - len(shown)
+        parts.append(", ".join(shown) + (f" and {more} more" if more else ""))
     parts += [step.details[name] for name in SHOWN_DETAILS if name in step.details and not step.error]
     if step.attempt > 1:
         parts.append(f"(attempt {step.attempt})")

@@ -277,3 +277,22 @@ def test_debians_containerd_is_told_by_its_version_and_a_newer_one_runs_the_pod(
             cluster.wait_ready("waiting")
             assert cluster.exec("waiting", "cat", "/model/card") == "about"
     assert cluster.leftovers() == {}
+
+
+def test_a_container_that_is_built_into_the_node_is_told_that_it_cannot_mount_an_image(
+    containerd: Containerd,
+) -> None:
+    manifest = json.loads(make_pod("built-in", **mount_model("models/small:1")))
+    (container,) = manifest["spec"]["containers"]
+    del container["command"]
+    container |= {"image": "volplane/livenessprobe", "args": ["--csi-address=/model/csi.sock"]}
+    cluster = CriUp(containerd, nodes=1)
+    with cluster:
+        cluster.apply(json.dumps(manifest))
+        why = 'container "main" cannot mount the image volume "model": its own image is built into the node'
+        cluster.wait_event("built-in", "Failed", why)
+        waiting = cluster.find_state("built-in")["waiting"]
+        assert waiting == {"reason": "CreateContainerConfigError", "message": why}
+        cluster.run_pod("beside")  # other pods of the node are not held up
+        cluster.kubectl("delete", "pod", "built-in", "beside", "--timeout=60s")
+    assert cluster.leftovers() == {}

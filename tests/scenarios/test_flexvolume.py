@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,10 @@ class FlexCluster:
         self.up.wait(f"an event of {pod} has {text!r}", is_recorded)
 
 
-@pytest.fixture(scope="module")
-def flex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlexCluster]:
-    disks = FlexDisks(tmp_path_factory.mktemp("flex"))
-    disks.install()
+@contextmanager
+def run_cluster(directory: Path, *, complete: bool = False) -> Iterator[FlexCluster]:
+    disks = FlexDisks(directory)
+    disks.install(complete=complete)
     up = Up("--volume-plugin-dir", str(disks.plugins), nodes=3)
     try:
         with up:
@@ -160,6 +161,19 @@ def flex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlexCluster]:
     finally:
         disks.clean()
     assert up.leftovers() == {}
+
+
+@pytest.fixture(scope="module")
+def flex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlexCluster]:
+    with run_cluster(tmp_path_factory.mktemp("flex")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlexCluster]:
+    """The driver leaves no command to the kubelet."""
+    with run_cluster(tmp_path_factory.mktemp("flex"), complete=True) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -237,31 +251,48 @@ def test_a_driver_that_is_missing_is_named_and_used_when_it_is_back(flex: FlexCl
     flex.remove("missing")
 
 
-@pytest.mark.parametrize("command", ["attach", "waitforattach", "detach", "expandvolume"])
-def test_a_driver_that_hangs_keeps_only_its_volume_waiting(flex: FlexCluster, command: str) -> None:
+STARTING = ("getvolumename", "attach", "waitforattach", "mountdevice", "mount")
+GROWING = ("expandvolume", "expandfs")
+ENDING = ("unmount", "unmountdevice", "detach")
+
+
+@pytest.mark.parametrize("command", [*STARTING, *GROWING, *ENDING])
+def test_a_driver_that_hangs_keeps_only_its_volume_waiting(complete: FlexCluster, command: str) -> None:
+    flex = complete
+
+    def is_running() -> bool:
+        return flex.up.phase("hangs-1") == "Running"
+
     flex.create("hangs")
     flex.create("other")
     flex.disks.forget_calls()
     flex.disks.hang(command, "hangs")
     try:
         flex.start("hangs-1", "hangs", WRITE)
-        if command in ("detach", "expandvolume"):
-            flex.up.wait("the pod runs", lambda: flex.up.phase("hangs-1") == "Running")
-            if command == "detach":
-                flex.stop("hangs-1")
-            else:
-                flex.up.kubectl("patch", "pvc", "hangs", "-p", GROWN)
+        if command not in STARTING:
+            flex.up.wait("the pod runs", is_running)
+        if command in GROWING:
+            flex.up.kubectl("patch", "pvc", "hangs", "-p", GROWN)
+        elif command in ENDING:
+            flex.up.kubectl("delete", "pod", "hangs-1", "--wait=false")
         flex.up.wait("the call hangs", lambda: flex.disks.commands(command))
         flex.run("other-1", "other", WRITE)  # another volume of the same driver
+        if command in STARTING:
+            assert not is_running()
+        elif command in GROWING:
+            assert flex.capacity("hangs") == "1Gi"
+        else:
+            assert "hangs" in flex.disks.attached()
     finally:
         flex.disks.release(command)
-    if command == "detach":
-        flex.up.wait("it is detached", lambda: "hangs" not in flex.disks.attached())
-    else:
-        flex.up.wait("the pod runs", lambda: flex.up.phase("hangs-1") == "Running")
-        if command == "expandvolume":
+    if command not in ENDING:
+        flex.up.wait("the pod runs", is_running)
+        if command in GROWING:
             flex.up.wait("it has grown", lambda: flex.capacity("hangs") == "2Gi")
-        flex.stop("hangs-1")
+        assert flex.read("hangs-1") == "kept"
+        flex.up.kubectl("delete", "pod", "hangs-1", "--wait=false")
+    flex.up.wait("it is detached", lambda: "hangs" not in flex.disks.attached())
+    flex.up.wait("the pod is gone", lambda: "hangs-1" not in flex.up.kubectl("get", "pods", "-o", "name"))
     flex.stop("other-1")
     for name in ("hangs", "other"):
         flex.up.kubectl("delete", "pvc,pv", name)

@@ -219,6 +219,14 @@ def test_a_large_object_stalls_nobody(server: MeasuredServer, name: str) -> None
     assert got.status < 500, got.body[-300:]
 
 
+def test_an_answer_lists_a_thousand_errors_and_counts_the_rest(server: MeasuredServer) -> None:
+    body = pod("n", [{"name": "c", "image": "i"}] * 3000)
+    got = request_measured(server, "POST", f"{PODS}?dryRun=All", body)
+    assert got.status == 422
+    assert len(got.json["details"]["causes"]) == 1000
+    assert got.json["message"].endswith('Duplicate value: "c", and 1999 more]')
+
+
 @pytest.mark.parametrize(
     "query",
     [

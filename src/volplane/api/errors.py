@@ -19,6 +19,8 @@ from msgspec import Struct
 
 from volplane.api.kinds import Kind
 
+MAX_CAUSES = 1000  # in one Status: an object within the limits can have tens of thousands of errors
+
 
 class Cause(Struct, frozen=True):
     """One field that is wrong, and why."""
@@ -202,10 +204,13 @@ class Invalid(APIError):
     def of(cls, kind: Kind | str, name: str, causes: Sequence[Cause], *, group: str = "") -> Invalid:
         word, group = (kind, group) if isinstance(kind, str) else (kind.kind, kind.group)
         subject = f"{word}.{group}" if group else word
-        listed = [str(c) for c in causes]
+        shown = causes[:MAX_CAUSES]
+        listed = [str(c) for c in shown]
+        if len(causes) > len(shown):
+            listed.append(f"and {len(causes) - len(shown)} more")
         text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
         details = {k: v for k, v in (("name", name), ("group", group), ("kind", word)) if v}
-        return cls(f'{subject} "{name}" is invalid: {text}', details=_with_causes(details, causes))
+        return cls(f'{subject} "{name}" is invalid: {text}', details=_with_causes(details, shown))
 
 
 class TooManyRequests(APIError):

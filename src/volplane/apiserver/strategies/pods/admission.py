@@ -10,6 +10,7 @@ from volplane.api import core, names
 from volplane.api.annotations import MIRROR_POD_ANNOTATION
 from volplane.api.errors import Forbidden
 from volplane.api.scheduling import PriorityClass
+from volplane.apiserver import cpu_offload
 from volplane.apiserver.defaults import FILE_MODE
 from volplane.apiserver.strategy import ApiCall
 from volplane.apiserver.struct_edit import map_items, replace_fields
@@ -54,7 +55,7 @@ async def _with_account(call: ApiCall, pod: core.Pod) -> core.PodSpec:
         )
     spec = replace_fields(pod.spec, service_account_name=name, service_account=name)
     if _mounts_token(account, spec):
-        spec = with_token(spec)
+        spec = await cpu_offload.run(call.size, call.warnings, with_token, spec)
     if not spec.image_pull_secrets and account.image_pull_secrets:
         secrets = tuple(core.LocalObjectReference(name=s.name) for s in account.image_pull_secrets)
         spec = structs.replace(spec, image_pull_secrets=secrets)

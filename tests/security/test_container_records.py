@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -275,6 +275,16 @@ async def test_a_start_given_up_after_its_command_ran_leaves_nothing_of_it(room:
                     os.kill(pid, signal.SIGKILL)
 
 
+def make_full_pipe(path: Path) -> int:
+    """A pipe whose writers wait, until the descriptor is closed: then they fail."""
+    os.mkfifo(path)
+    pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(4096))
+    return pipe
+
+
 async def test_a_start_whose_record_cannot_be_written_is_over_only_when_its_process_is(
     room: RuntimeEnv, disk: Disk
 ) -> None:
@@ -284,11 +294,11 @@ async def test_a_start_whose_record_cannot_be_written_is_over_only_when_its_proc
         await runtime.prepare()
         directory.mkdir()
         record = directory / "container.json.tmp"
-        os.mkfifo(record)  # holds the supervisor up, and then breaks
+        held = make_full_pipe(record)  # holds the supervisor up, and then breaks
         disk.freeze()
         starting = asyncio.create_task(runtime.start(hanging(room, disk, str(other))))
         start = await wait_until_stuck(room)
-        os.close(os.open(record, os.O_RDONLY | os.O_NONBLOCK))
+        os.close(held)
         await asyncio.wait({starting}, timeout=0.3)
         assert not starting.done()  # its volumes are not free
         assert await runtime.unfinished_starts() == ["one"]

@@ -25,9 +25,11 @@ def machine() -> Iterator[Machine]:
 
 
 def begin(machine: Machine, *words: str) -> subprocess.Popen[str]:
-    """A verb in a process group of its own, as a shell starts it."""
+    """A verb in a process group of its own, as a shell starts it in the foreground: in the background, as the
+    tests may run, it has SIGINT ignored.
+    """
     return subprocess.Popen(
-        [VOLPLANE, *words],
+        ["env", "--default-signal=INT", VOLPLANE, *words],
         env={**machine.env, "TMPDIR": str(machine.home), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

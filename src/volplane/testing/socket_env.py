@@ -485,9 +485,8 @@ class SocketEnv:
                 await instance.start()
         while self.volumes:
             volume = self.volumes.pop()
-            self.not_removed.append(
-                volume
-            )  # until it is: a call that hangs is not made again after each case
+            # Until it is: a call that hangs is not made again after each case.
+            self.not_removed.append(volume)
             if found := await volume.remove():
                 problems += found
             else:

@@ -324,8 +324,9 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
                 return Replan(structs.replace(view, abandoned=(), inputs=inputs, is_read=True))
             case ForgetVolume():
                 self.memory.binding.pop(claim.uid, None)
-                current = await self._remove_intent(claim)
-                if current is None:
+                await self._remove_intent(claim)
+                current = await self.client.find(PersistentVolumeClaim, claim.name, claim.namespace)
+                if current is None or current.uid != claim.uid:
                     return Stop()
                 return Replan(structs.replace(view, claim=current, provision_request=None, outdated=False))
             case CreateVolume(provision_request):
@@ -431,8 +432,8 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         }
         try:
             with trace.span(COMPONENT, "write order", f"pvc/{claim.key}"):
-                patched = await self._patch_claim(claim, patch)
-            if patched is None:
+                there = await self._patch_claim(claim, patch)
+            if not there:
                 raise RetryableError(f"claim {claim.key} was deleted")
         except Forbidden as error:
             # RBAC rules written for upstream do not allow the patch: go on without it, as upstream does.
@@ -534,12 +535,9 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             self.queue.later(key, Wait(WaitReason.BINDING_BEFORE_CLEANUP, seconds=until - clock.now()))
         self.memory.resting.clear()
 
-    async def _remove_intent(self, claim: PersistentVolumeClaim) -> PersistentVolumeClaim | None:
-        """Returns the claim as it is now; None if it is gone or replaced."""
+    async def _remove_intent(self, claim: PersistentVolumeClaim) -> None:
         if claim.uid in self.memory.unnoted:
-            self.memory.unnoted.discard(claim.uid)
-            current = await self.client.find(PersistentVolumeClaim, claim.name, claim.namespace)
-            return current if current is not None and current.uid == claim.uid else None
+            return self.memory.unnoted.discard(claim.uid)
         patch = {
             "metadata": {
                 "$deleteFromPrimitiveList/finalizers": [PROVISIONING_INTENT_FINALIZER],
@@ -547,14 +545,12 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
             }
         }
         with trace.span(COMPONENT, "remove order", f"pvc/{claim.key}"):
-            return await self._patch_claim(claim, patch)
+            await self._patch_claim(claim, patch)
 
-    async def _patch_claim(
-        self, claim: PersistentVolumeClaim, patch: Any, revision: str = ""
-    ) -> PersistentVolumeClaim | None:
-        """Returns the patched claim; None if it is gone or replaced."""
+    async def _patch_claim(self, claim: PersistentVolumeClaim, patch: Any, revision: str = "") -> bool:
+        """Whether the claim was patched; False if it is gone or replaced."""
         try:
-            return await self.client.patch(
+            patched = await self.client.patch(
                 PersistentVolumeClaim,
                 claim.name,
                 claim.namespace,
@@ -566,7 +562,8 @@ class ClaimProvisioner(Controller[str, ClaimProvisionView, Step]):
         except Conflict:
             if revision:
                 raise
-            return None
+            return False
+        return patched is not None
 
     def _record_failure(self, claim: PersistentVolumeClaim, storage_class: str, why: str) -> None:
         text = f'failed to provision volume with StorageClass "{storage_class}": {why}'

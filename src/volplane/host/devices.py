@@ -117,7 +117,7 @@ def loop_detach(device: str, file: str = "") -> bool:
         except DeviceBusy:
             if time.monotonic() > deadline:
                 raise
-        time.sleep(0.01)
+        time.sleep(0.01)  # in a worker thread; the kernel sends no event when it lets go of a device
 
 
 def _unbind(device: str, file: str) -> bool:

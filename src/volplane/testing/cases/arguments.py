@@ -102,22 +102,29 @@ async def _create_all(env: SocketEnv, names: tuple[str, ...]) -> None:
     ids: dict[str, str] = {}
     for name in names:
         volume = VolumeUnderTest(env, env.create_request(name), WRITER)
-        try:
-            made = await volume.create()
-        except CallError as error:
-            require(
-                error.code is Code.INVALID_ARGUMENT,
-                f"CreateVolume with the name {name!r}: {error}, expected OK or INVALID_ARGUMENT",
-                section="CreateVolume Errors",
-            )
+        if not await _create_unless_refused(env, volume):
             continue
-        env.volumes.append(volume)
-        require(made.volume_id, f"CreateVolume with the name {name!r} returned OK without a volume id")
+        require(volume.id, f"CreateVolume with the name {name!r} returned OK without a volume id")
         require(
-            made.volume_id not in ids,
-            f"the names {name!r} and {ids.get(made.volume_id)!r} are one volume, {made.volume_id}",
+            volume.id not in ids,
+            f"the names {name!r} and {ids.get(volume.id)!r} are one volume, {volume.id}",
         )
-        ids[made.volume_id] = name
+        ids[volume.id] = name
+
+
+async def _create_unless_refused(env: SocketEnv, volume: VolumeUnderTest) -> bool:
+    """Whether the driver accepts the volume's name. Raises CaseFailure if it fails in another way."""
+    try:
+        await volume.create()
+    except CallError as error:
+        require(
+            error.code is Code.INVALID_ARGUMENT,
+            f"CreateVolume with the name {volume.request.name!r}: {error}, expected OK or INVALID_ARGUMENT",
+            section="CreateVolume Errors",
+        )
+        return False
+    env.volumes.append(volume)
+    return True
 
 
 def _remove_strays(env: SocketEnv, mark: str) -> list[str]:
@@ -177,16 +184,8 @@ class _OddlyNamedVolume(VolumeUnderTest):
 async def _expect_new_volume(env: SocketEnv, name: str) -> None:
     """Create a volume with a name that leads to other volumes if it is used as a path."""
     volume = _OddlyNamedVolume(env, env.create_request(name), WRITER)
-    try:
-        await volume.create()
-    except CallError as error:
-        require(
-            error.code is Code.INVALID_ARGUMENT,
-            f"CreateVolume with the name {name!r}: {error}, expected OK or INVALID_ARGUMENT",
-            section="CreateVolume Errors",
-        )
+    if not await _create_unless_refused(env, volume):
         return
-    env.volumes.append(volume)
     target = await volume.attach_stage_publish(env.nodes[0])
     found = set(await env.host.call(os.listdir, env.nodes[0].seen_by_driver(target)))
     found.discard("lost+found")
